@@ -1,0 +1,268 @@
+"""What an Agent is: one class a remote service, one method a call, and the loop that makes the calls.
+
+An Agent's author writes methods marked `@action`, each of which sends one request and returns the answer. Everything
+else is here: the stable key, the fencing token, the time left, the allowance, the sorting of faults, the pauses.
+Repeating a call is safe because every retry of every attempt sends the same key (C2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from time import monotonic
+from typing import Any, ClassVar, TypeVar, get_type_hints
+
+import httpx
+from pydantic import BaseModel
+
+from activities.http import body_of, fault_of_answer, fault_of_transport
+from domain.faults import (
+    DefinitionError,
+    OutOfTime,
+    OvertakenFault,
+    PermanentFault,
+    TransientFault,
+    UnknownOutcome,
+)
+from domain.ids import undo_key
+from domain.messages import (
+    AgentRequest,
+    Completed,
+    GaveUp,
+    Json,
+    Outcome,
+    Overtaken,
+    Refused,
+    StoodDown,
+    TimedOut,
+)
+
+MARGIN_S = 0.05
+"""Kept back from the time left, for the answer to be recorded (C4)."""
+
+_LEAST_S = 0.05
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+
+Method = TypeVar("Method", bound=Callable[..., Awaitable[Any]])
+
+
+class AnswersLater(Exception):
+    """The service took the work and will answer by callback."""
+
+
+def action(method: Method) -> Method:
+    """Mark a method of an Agent as something that a step can ask for. It sends exactly one request."""
+    method.is_action = True  # type: ignore[attr-defined]  # a mark that `actions` looks for
+    return method
+
+
+@dataclass(frozen=True)
+class Action:
+    """An Agent's method, as a definition sees it: `service.method`, and the models it takes and gives."""
+
+    name: str
+    service: str
+    method: str
+    request: type[BaseModel]
+    result: type[BaseModel] | None
+
+
+@dataclass
+class Call:
+    """The right to send requests for one step: its key, its token, its allowance, its deadline.
+
+    `deadline` is on this process's monotonic clock; `left` counts the reservation down.
+    """
+
+    base_url: str
+    client: httpx.AsyncClient
+    key: str
+    keys: list[str]
+    epoch: int
+    deadline: float
+    left: int
+    callback_url: str | None = None
+    sent: int = 0
+    unknown: bool = field(default=False)
+
+    @property
+    def time_left(self) -> float:
+        """Seconds until no new side effect may start."""
+        return self.deadline - monotonic() - MARGIN_S
+
+    async def post(self, path: str, body: BaseModel) -> tuple[int, Json]:
+        """Send the request of a step. Returns status and body of a success.
+
+        Raises:
+            OutOfTime: Too little time is left; nothing was sent.
+            Fault: As sorted in `activities.http`.
+        """
+        return await self._send(path, body.model_dump(mode="json"))
+
+    async def undo(self, path: str, body: BaseModel) -> None:
+        """Send the undo of a step: it names the keys of the original, all generations (F5)."""
+        await self._send(path, {**body.model_dump(mode="json"), "keys": self.keys})
+
+    async def _send(self, path: str, body: Json) -> tuple[int, Json]:
+        if self.time_left < _LEAST_S:
+            raise OutOfTime(f"{max(0.0, self.time_left):.3f} s left: too little for a call")
+        if self.left < 1:
+            raise TransientFault("the allowance of calls is spent")
+        self.left -= 1
+        self.sent += 1
+        headers = {
+            "Idempotency-Key": self.key,
+            "X-Fencing-Token": str(self.epoch),
+            "X-Time-Left-Ms": str(int(self.time_left * 1000)),
+        }
+        try:
+            async with asyncio.timeout(self.time_left):
+                response = await self.client.post(
+                    self.base_url + path, json=body, headers=headers, timeout=self.time_left
+                )
+        except httpx.HTTPError as error:
+            raise fault_of_transport(error) from error
+        except TimeoutError as error:
+            raise UnknownOutcome("no answer within the time left") from error
+        fault = fault_of_answer(response)
+        if fault is not None:
+            raise fault
+        return response.status_code, body_of(response)
+
+
+class Agent:
+    """Wraps one remote service.
+
+    Attributes:
+        service: Name of the service: selects its URL in the settings, and its task queue where it has one.
+        key_life: How long the service remembers idempotency keys.
+        leaves_tombstones: An undo that comes before its original makes the service refuse the original.
+        fences: The service refuses a fencing token lower than one that it has seen for the task.
+    """
+
+    service: ClassVar[str]
+    key_life: ClassVar[timedelta] = timedelta(days=1)
+    leaves_tombstones: ClassVar[bool] = True
+    fences: ClassVar[bool] = True
+
+    @classmethod
+    def actions(cls) -> list[Action]:
+        """The actions of this Agent, by the marks and the type hints of its methods."""
+        marked = [(n, m) for n, m in inspect.getmembers(cls, inspect.isfunction) if hasattr(m, "is_action")]
+        return [_action(cls, name, method) for name, method in marked]
+
+
+def _action(agent: type[Agent], name: str, method: Callable[..., Any]) -> Action:
+    hints = get_type_hints(method)
+    models = [h for n, h in hints.items() if n not in ("call", "return") and _is_model(h)]
+    if len(models) != 1:
+        raise DefinitionError(f"{agent.__name__}.{name} must take one Call and one pydantic model")
+    result = hints.get("return")
+    return Action(
+        name=f"{agent.service}.{name}",
+        service=agent.service,
+        method=name,
+        request=models[0],
+        result=result if _is_model(result) else None,
+    )
+
+
+def _is_model(hint: Any) -> bool:
+    return inspect.isclass(hint) and issubclass(hint, BaseModel)
+
+
+class Agents:
+    """The Agents of a process: makes the calls of a request, within its allowance and its deadline.
+
+    Args:
+        agents: The classes; services: base URL by service name.
+        callback_url: Address, by idempotency key, for services that answer later.
+        draining: Set while the worker shuts down: no new call is started.
+    """
+
+    def __init__(
+        self,
+        agents: list[type[Agent]],
+        services: dict[str, str],
+        client: httpx.AsyncClient,
+        *,
+        callback_url: Callable[[str], str] | None = None,
+        draining: asyncio.Event | None = None,
+    ) -> None:
+        self._services, self._client, self._callback_url = services, client, callback_url
+        self._draining = draining or asyncio.Event()
+        self._agents = {a.service: a() for a in agents}
+        self.actions = {a.name: a for agent in agents for a in agent.actions()}
+
+    async def perform(self, request: AgentRequest, deadline: float) -> Outcome:  # noqa: PLR0911 (a table of outcomes)
+        """Make the calls of a request until it is done, refused, out of calls or out of time.
+
+        Returns:
+            What came of it; nothing is raised for a service's fault.
+
+        Raises:
+            AnswersLater: The service took the work and will answer by callback.
+        """
+        spec = self.actions[request.action]
+        call = self._call(spec, request, deadline)
+        cause = "no call was made"
+        pause = _FIRST_PAUSE_S
+        while True:
+            if self._draining.is_set():
+                return StoodDown(cause=f"the worker is shutting down ({cause})", called=call.sent > 0)
+            try:
+                return Completed(result=await self._once(spec, call, request), calls=call.sent)
+            except PermanentFault as fault:
+                return Refused(code=fault.code, message=str(fault), unknown_before=call.unknown, calls=call.sent)
+            except OvertakenFault as fault:
+                return Overtaken(cause=str(fault))
+            except OutOfTime as fault:
+                return TimedOut(cause=f"{fault} (last: {cause})")
+            except TransientFault as fault:
+                call.unknown = call.unknown or isinstance(fault, UnknownOutcome)
+                cause = str(fault)
+                wait = max(pause * random.uniform(0.5, 1.0), _seconds(fault.retry_after))  # noqa: S311 (jitter)
+            if call.left < 1:
+                return GaveUp(cause=f"{call.sent} calls made, last: {cause}", calls=call.sent)
+            if wait > call.time_left - _LEAST_S:
+                return GaveUp(cause=f"no time for another call after {call.sent}, last: {cause}", calls=call.sent)
+            pause = min(pause * 2, _LONGEST_PAUSE_S)
+            await self._wait(wait)
+
+    async def _once(self, spec: Action, call: Call, request: AgentRequest) -> Json:
+        method = getattr(self._agents[spec.service], spec.method)
+        result = await method(call, spec.request.model_validate(request.body))
+        return result.model_dump(mode="json") if isinstance(result, BaseModel) else {}
+
+    async def _wait(self, seconds: float) -> None:
+        """Pause, but not beyond the moment at which the worker begins to drain."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._draining.wait()
+        except TimeoutError:
+            return
+
+    def _call(self, spec: Action, request: AgentRequest, deadline: float) -> Call:
+        key = undo_key(request.task_id, request.step) if request.undo else request.keys[-1]
+        url = self._services.get(spec.service)
+        if url is None:
+            name = f"SAS_SERVICES__{spec.service.upper()}"
+            raise DefinitionError(f"service {spec.service!r} has no address: set {name}")
+        return Call(
+            base_url=url.rstrip("/"),
+            client=self._client,
+            key=key,
+            keys=request.keys,
+            epoch=request.epoch,
+            deadline=deadline,
+            left=request.calls,
+            callback_url=self._callback_url(key) if self._callback_url else None,
+        )
+
+
+def _seconds(duration: timedelta | None) -> float:
+    return duration.total_seconds() if duration else 0.0

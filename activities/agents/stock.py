@@ -1,0 +1,47 @@
+"""The Agent of the stock service: reserves the lines of an order."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel
+
+from activities.agent import Agent, Call, action
+
+
+class SkuLine(BaseModel):
+    """So many pieces of one article."""
+
+    sku: str
+    quantity: int
+
+
+class Reserve(BaseModel):
+    """Reserve all lines, or none."""
+
+    sku_lines: list[SkuLine]
+
+
+class Reserved(BaseModel):
+    """The reservation that was made."""
+
+    reservation_id: str
+
+
+class CancelReservation(BaseModel):
+    """Give back whatever the original reserved; its keys say which."""
+
+
+class Stock(Agent):
+    """Stock reservations."""
+
+    service = "stock"
+
+    @action
+    async def reserve(self, call: Call, request: Reserve) -> Reserved:
+        """Reserve stock. Refused for good: `out_of_stock`."""
+        _, body = await call.post("/reservations", request)
+        return Reserved.model_validate(body)
+
+    @action
+    async def cancel(self, call: Call, request: CancelReservation) -> None:
+        """Give the reservation back; nothing to give back leaves a tombstone."""
+        await call.undo("/reservations/undo", request)

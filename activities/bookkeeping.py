@@ -1,0 +1,173 @@
+"""The Scheduler's bookkeeping: activities that write boundaries, and that call an inline step's Agent between them.
+
+They run as local activities. All are safe to repeat: a second run finds the recorded result, or that the task is no
+longer its own. A boundary write is repeated by itself, never by repeating the call before it.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from time import monotonic
+from typing import assert_never
+
+from pydantic import BaseModel
+from temporalio import activity
+
+from activities.agent import Agents
+from activities.reservations import Reservation, Reservations
+from domain.ids import attempt_id
+from domain.messages import (
+    Begin,
+    Completed,
+    End,
+    GaveUp,
+    Json,
+    Outcome,
+    Overtaken,
+    Refused,
+    Report,
+    StoodDown,
+    TimedOut,
+    UndoRequest,
+    UndoVerdict,
+    Work,
+)
+from store.inbox import InboxStore
+from store.state_store import Hold, StateStore
+
+
+class Note(BaseModel):
+    """Something that happened to a task and changes nothing."""
+
+    task_id: str
+    actor: str
+    detail: Json
+
+
+class Bookkeeping:
+    """Writes of an attempt, guarded by its hold."""
+
+    def __init__(self, store: StateStore, inbox: InboxStore, reservations: Reservations, agents: Agents) -> None:
+        self._store, self._inbox, self._reservations, self._agents = store, inbox, reservations, agents
+
+    @activity.defn
+    async def perform(self, work: Work) -> Report:
+        """Do an inline step: call its Agent under a reservation, and write the boundary behind it."""
+        hold = _hold(work)
+        reservation = self._reservations.take(hold.run_id, work.step, work.undo)
+        if reservation is None:
+            report = await self._begin(hold, work, work.begin)
+            if report.grant is None:
+                return self._with_next(hold, work, report)
+            reservation = self._reservations.take(hold.run_id, work.step, work.undo)
+        if reservation is None or work.request is None:
+            return Report(end=End.SUPERSEDED, cause="no reservation")
+        request = work.request.model_copy(update={"calls": reservation.calls, "run_id": hold.run_id})
+        outcome = await self._agents.perform(request, reservation.deadline)
+        return await self._write(hold, work, outcome)
+
+    @activity.defn
+    async def record(self, work: Work) -> Report:
+        """Begin a step that has no outcome yet, or write the boundary behind the outcome of a queued one."""
+        hold = _hold(work)
+        if work.outcome is not None:
+            return await self._write(hold, work, work.outcome)
+        held = self._reservations.peek(hold.run_id, work.step, work.undo)
+        if held is not None:
+            return Report(grant=held.as_grant())
+        report = await self._begin(hold, work, work.begin)
+        if report.grant is None or work.undo or work.request is None:
+            return report
+        answer = await self._inbox.find(work.request.keys[-1])
+        return report.model_copy(update={"answer": answer})
+
+    @activity.defn
+    async def finish_undo(self, work: Work) -> Report:
+        """Compensated, for a log that has nothing (left) to undo."""
+        return await self._store.undo_advance(_hold(work))
+
+    @activity.defn
+    async def release(self, work: Work) -> Report:
+        """Give the row back, for a run that was told to stop."""
+        hold = _hold(work)
+        return await self._store.release(
+            hold, "the run was cancelled", step=work.step or None, called=True, delay=timedelta(0)
+        )
+
+    @activity.defn
+    async def request_undo(self, request: UndoRequest) -> UndoVerdict:
+        """Ask for the undo of a task; asking twice changes nothing."""
+        return await self._store.request_undo(request)
+
+    @activity.defn
+    async def note(self, note: Note) -> None:
+        """Append an event that changes nothing else."""
+        await self._store.note(note.task_id, note.actor, note.detail)
+
+    async def _begin(self, hold: Hold, work: Work, begin: Begin) -> Report:
+        sent_at = monotonic()
+        if work.undo:
+            report = await self._store.undo_advance(hold, begin=begin)
+        else:
+            report = await self._store.advance(hold, begin=begin)
+        self._keep(hold, begin.step, work.undo, report, sent_at)
+        return report
+
+    async def _write(self, hold: Hold, work: Work, outcome: Outcome) -> Report:
+        """Write what came of a call; one guarded statement whatever it was."""
+        match outcome:
+            case Completed():
+                return await self._complete(hold, work, outcome)
+            case Refused():
+                return await self._refuse(hold, work, outcome)
+            case GaveUp():
+                return await self._store.give_up(hold, work.step, outcome.cause)
+            case TimedOut():
+                return Report(end=End.DEADLINE_PASSED, cause=outcome.cause)
+            case Overtaken():
+                return Report(end=End.SUPERSEDED, cause=outcome.cause)
+            case StoodDown():
+                delay = timedelta(seconds=outcome.retry_after_s)
+                return await self._store.release(
+                    hold, outcome.cause, step=work.step, called=outcome.called, delay=delay
+                )
+        assert_never(outcome)
+
+    async def _complete(self, hold: Hold, work: Work, outcome: Completed) -> Report:
+        self._reservations.take(hold.run_id, work.step, work.undo)
+        sent_at = monotonic()
+        if work.undo:
+            report = await self._store.undo_advance(hold, done=work.step, calls=outcome.calls, begin=work.then)
+        else:
+            report = await self._store.advance(
+                hold, done=work.step, result=outcome.result, calls=outcome.calls, begin=work.then
+            )
+        if work.then:
+            self._keep(hold, work.then.step, work.undo, report, sent_at)
+        return report
+
+    async def _refuse(self, hold: Hold, work: Work, outcome: Refused) -> Report:
+        error = {"step": work.step, "code": outcome.code, "message": outcome.message}
+        if work.undo:
+            return await self._store.undo_fail(hold, work.step, error)
+        return await self._store.fail(hold, work.step, error, unknown=outcome.unknown_before, then=work.on_refused)
+
+    def _keep(self, hold: Hold, step: str, undo: bool, report: Report, sent_at: float) -> None:
+        if report.grant is not None:
+            reservation = Reservation(report.grant.calls, sent_at + report.grant.within_s)
+            self._reservations.put(hold.run_id, step, undo, reservation)
+
+    def _with_next(self, hold: Hold, work: Work, report: Report) -> Report:
+        """A step that was run before: its recorded result, and what was reserved for the next one then."""
+        if report.end is not None or work.then is None:
+            return report
+        held = self._reservations.peek(hold.run_id, work.then.step, work.undo)
+        return report.model_copy(update={"grant": held.as_grant()}) if held else report
+
+
+def _hold(work: Work) -> Hold:
+    info = activity.info()
+    locked_by = str(info.workflow_id)
+    if locked_by != attempt_id(str(info.workflow_type), work.task_id, work.epoch):
+        raise ValueError(f"workflow {locked_by} is not attempt {work.epoch} of task {work.task_id}")
+    return Hold(work.task_id, locked_by, str(info.workflow_run_id))

@@ -1,0 +1,93 @@
+"""The edge to the remote services: one factory for HTTP clients, and one table that sorts what can go wrong."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import httpx
+
+from domain.faults import Fault, OvertakenFault, PermanentFault, TransientFault, UnknownOutcome
+from domain.messages import Json
+
+_STATUS: dict[int, type[Fault]] = {
+    408: TransientFault,  # it says itself that it did not start
+    409: PermanentFault,  # but see _TRANSIENT_CODES: a twin of this request is still being worked on
+    412: OvertakenFault,  # the fencing token is older than one that it has seen
+    425: TransientFault,
+    429: TransientFault,
+    500: UnknownOutcome,
+    502: UnknownOutcome,
+    503: TransientFault,
+    504: UnknownOutcome,
+}
+"""What a status means. Any other 4xx is permanent; any other 5xx has an unknown outcome (C5)."""
+
+_TRANSIENT_CODES = frozenset({"in_progress"})
+
+_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+"""Certainly nothing reached the service. Any other transport error leaves the outcome unknown."""
+
+
+def new_client() -> httpx.AsyncClient:
+    """A client without retries or redirects of its own: the durable budget owns the retries (E1)."""
+    return httpx.AsyncClient(
+        transport=httpx.AsyncHTTPTransport(retries=0, limits=httpx.Limits(max_connections=100)),
+        follow_redirects=False,
+    )
+
+
+def fault_of_transport(error: httpx.HTTPError) -> Fault:
+    """The fault that a transport error stands for."""
+    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return TransientFault(what) if isinstance(error, _NOT_SENT) else UnknownOutcome(what)
+
+
+def fault_of_answer(response: httpx.Response) -> Fault | None:
+    """The fault that an answer stands for; None if it is a success."""
+    if response.is_success:
+        return None
+    code, message = _said(response)
+    default: type[Fault] = PermanentFault if 400 <= response.status_code < 500 else UnknownOutcome
+    kind = TransientFault if code in _TRANSIENT_CODES else _STATUS.get(response.status_code, default)
+    text = f"{response.status_code} {code}: {message}"
+    if kind is PermanentFault:
+        return PermanentFault(code, text)
+    if issubclass(kind, TransientFault):
+        return kind(text, _retry_after(response))
+    return kind(text)
+
+
+def body_of(response: httpx.Response) -> Json:
+    """The JSON object of a success.
+
+    Raises:
+        UnknownOutcome: It is no JSON object, so what happened can't be told.
+    """
+    try:
+        body = response.json()
+    except ValueError as error:
+        raise UnknownOutcome(f"{response.status_code} with a body that is not JSON") from error
+    if not isinstance(body, dict):
+        raise UnknownOutcome(f"{response.status_code} with a body that is no JSON object")
+    return body
+
+
+def _said(response: httpx.Response) -> tuple[str, str]:
+    """The service's own code and message, shortened; or what can be said without them."""
+    try:
+        error: Any = response.json()["error"]
+        return str(error["code"])[:100], str(error["message"])[:500]
+    except (ValueError, KeyError, TypeError):
+        return f"http_{response.status_code}", response.reason_phrase
+
+
+def _retry_after(response: httpx.Response) -> timedelta | None:
+    value = response.headers.get("Retry-After", "")
+    if value.isdigit():
+        return timedelta(seconds=int(value))
+    try:
+        return max(timedelta(0), parsedate_to_datetime(value) - datetime.now(UTC))
+    except (ValueError, TypeError):
+        return None

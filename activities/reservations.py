@@ -1,0 +1,47 @@
+"""Reservations of this process: calls that were reserved in the store and not made yet.
+
+A reservation is good for one use, in the process that made it, until its deadline on this process's monotonic clock,
+which was read before the statement was sent. Whoever finds none must reserve anew, by a guarded write.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import monotonic
+
+from domain.messages import Grant
+
+Key = tuple[str, str, bool]
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """So many calls until `deadline` (monotonic)."""
+
+    calls: int
+    deadline: float
+
+    def as_grant(self) -> Grant:
+        """What is left of it now."""
+        return Grant(calls=self.calls, within_s=max(0.0, self.deadline - monotonic()))
+
+
+class Reservations:
+    """By run, step and direction."""
+
+    def __init__(self) -> None:
+        self._held: dict[Key, Reservation] = {}
+
+    def put(self, run_id: str, step: str, undo: bool, reservation: Reservation) -> None:
+        """Keep a reservation; those whose deadline has passed are forgotten."""
+        now = monotonic()
+        self._held = {k: r for k, r in self._held.items() if r.deadline > now}
+        self._held[(run_id, step, undo)] = reservation
+
+    def take(self, run_id: str, step: str, undo: bool) -> Reservation | None:
+        """Use a reservation up."""
+        return self._held.pop((run_id, step, undo), None)
+
+    def peek(self, run_id: str, step: str, undo: bool) -> Reservation | None:
+        """Look at a reservation that a queued activity will use, whose scheduling may have been discarded."""
+        return self._held.get((run_id, step, undo))

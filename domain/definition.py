@@ -1,0 +1,267 @@
+"""Task definitions: what the steps of a task are, and what happens when they fail.
+
+A definition is data plus pure functions. It is checked when it is made (F12, E2): a definition that exists is one
+that may be run. Its policies, without the functions, also go to the `definition` table, so that the Supervisor needs
+no code of a pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from domain.faults import DefinitionError
+from domain.ids import NAME
+from domain.messages import Json
+
+Results = Mapping[str, Json]
+"""Recorded results of the steps that are done, by step name."""
+
+INLINE_LIMIT = timedelta(seconds=5)
+"""An inline step holds its workflow task, and signals wait for it: so it must be short."""
+
+FollowUp = Literal["error", "undo"]
+
+
+@dataclass(frozen=True)
+class Undo:
+    """How a step is undone. The request is built from the business record alone: no result may be needed.
+
+    Attributes:
+        action: `service.method` of the Agent that undoes it.
+        request: Pure function of the record.
+        calls: Allowance of one attempt. budget: calls in all, until an operator grants more (E4).
+    """
+
+    action: str
+    request: Callable[[Any], BaseModel]
+    calls: int = 5
+    budget: int = 30
+
+
+@dataclass(frozen=True)
+class Step:
+    """One unit of work that one Agent does.
+
+    Attributes:
+        name: Unique within the definition; part of the idempotency key.
+        action: `service.method`, as in `payments.charge`.
+        request: Pure function of the record and of the results of earlier steps.
+        within: Complete-within allowance of one attempt.
+        undo: How it is undone; None only for a pivot, a step behind one, or a step without effect.
+        no_effect: There is nothing to undo (a message that was sent).
+        pivot: Once it has begun, the task can only go forward.
+        queue: Task queue of the worker that does it; None runs it inline, in the Scheduler's worker.
+        answers_later: The service answers by callback; needs a queue.
+        calls: Calls of one attempt. budget: calls in all attempts (E1).
+        after: Steps that must be done first; None means the one before it in the list.
+        on_refused: What follows a permanent fault; None takes the definition's.
+    """
+
+    name: str
+    action: str
+    request: Callable[[Any, Results], BaseModel]
+    within: timedelta
+    undo: Undo | None = None
+    no_effect: bool = False
+    pivot: bool = False
+    queue: str | None = None
+    answers_later: bool = False
+    calls: int = 3
+    budget: int = 9
+    after: tuple[str, ...] | None = None
+    on_refused: FollowUp | None = None
+
+
+@dataclass(frozen=True)
+class Backoff:
+    """Delay before recovery number n: `first * factor ** (n - 1)`, at most `most`."""
+
+    first: timedelta = timedelta(seconds=1)
+    factor: float = 2.0
+    most: timedelta = timedelta(minutes=5)
+
+
+@dataclass(frozen=True)
+class ExtendedWait:
+    """A long wait before a last series of tries, in case a longer fault clears: so many times, so long each."""
+
+    wait: timedelta
+    times: int = 1
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A task type. Immutable once released: a change is a new version, and both stay registered.
+
+    Attributes:
+        record: Model of the business record.
+        threshold: Failures of a step in a row that the Supervisor answers with a retry.
+        on_refused: What follows a permanent fault, where the step says nothing else.
+        on_spent: What follows a spent threshold or budget, after the extended waits, if any.
+        most_attempts: Bound on epochs: a task that kills its workers ends in Error.
+    """
+
+    name: str
+    version: int
+    record: type[BaseModel]
+    steps: tuple[Step, ...]
+    threshold: int = 3
+    backoff: Backoff = field(default_factory=Backoff)
+    extended_wait: ExtendedWait | None = None
+    on_refused: FollowUp = "error"
+    on_spent: FollowUp = "undo"
+    most_attempts: int = 100
+    data_class: str = "internal"
+
+    def __post_init__(self) -> None:
+        problems = list(_problems(self))
+        if problems:
+            raise DefinitionError(f"definition {self.name} v{self.version}: " + "; ".join(problems))
+
+    def step(self, name: str) -> Step:
+        """The step of that name; KeyError if there is none."""
+        return next(s for s in self.steps if s.name == name)
+
+    def after(self, step: Step) -> tuple[str, ...]:
+        """Names of the steps that must be done before this one."""
+        if step.after is not None:
+            return step.after
+        position = self.steps.index(step)
+        return (self.steps[position - 1].name,) if position else ()
+
+    def follower(self, step: Step) -> Step | None:
+        """The step that may begin in the very transaction that completes `step`: its only follower, without a join."""
+        followers = [s for s in self.steps if step.name in self.after(s)]
+        if len(followers) == 1 and self.after(followers[0]) == (step.name,):
+            return followers[0]
+        return None
+
+    def refused(self, step: Step) -> FollowUp:
+        """What follows a permanent fault of this step."""
+        return step.on_refused or self.on_refused
+
+    def policies(self) -> Json:
+        """Everything but the functions, as JSON: what the `definition` table holds and the Supervisor reads."""
+        wait = self.extended_wait
+        return {
+            "threshold": self.threshold,
+            "backoff_s": [
+                self.backoff.first.total_seconds(),
+                self.backoff.factor,
+                self.backoff.most.total_seconds(),
+            ],
+            "extended_wait_s": wait.wait.total_seconds() if wait else None,
+            "extended_waits": wait.times if wait else 0,
+            "on_refused": self.on_refused,
+            "on_spent": self.on_spent,
+            "most_attempts": self.most_attempts,
+            "steps": {s.name: _step_policies(self, s, n) for n, s in enumerate(self.steps)},
+        }
+
+
+def _step_policies(definition: Definition, step: Step, position: int) -> Json:
+    return {
+        "position": position,
+        "action": step.action,
+        "after": list(definition.after(step)),
+        "within_s": step.within.total_seconds(),
+        "calls": step.calls,
+        "budget": step.budget,
+        "undo": step.undo.action if step.undo else None,
+        "undo_budget": step.undo.budget if step.undo else 0,
+        "pivot": step.pivot,
+        "queue": step.queue,
+        "on_refused": definition.refused(step),
+    }
+
+
+def _problems(definition: Definition) -> list[str]:
+    """What is wrong with a definition by itself, each naming the step and the value."""
+    names = [s.name for s in definition.steps]
+    found: list[str] = []
+    if not NAME.fullmatch(definition.name):
+        found.append(f"its name must match {NAME.pattern}")
+    if not names:
+        found.append("it has no steps")
+    found += [f"step name {n!r} is used twice" for n in sorted({n for n in names if names.count(n) > 1})]
+    found += [f"step name {n!r} must match {NAME.pattern}" for n in names if not NAME.fullmatch(n)]
+    if found:
+        return found
+    found += [f"step {s.name}: {p}" for s in definition.steps for p in _step_problems(definition, s)]
+    return found or _graph_problems(definition)
+
+
+def _step_problems(definition: Definition, step: Step) -> list[str]:
+    found = [f"after unknown step {a!r}" for a in definition.after(step) if a not in _names(definition)]
+    if step.calls < 1 or (step.undo and step.undo.calls < 1):
+        found.append("its call allowance must be at least 1")
+    if step.calls > step.budget:
+        found.append(f"its allowance of {step.calls} calls exceeds its budget of {step.budget}")
+    if step.undo and step.undo.calls > step.undo.budget:
+        found.append(f"its undo allowance of {step.undo.calls} calls exceeds its budget of {step.undo.budget}")
+    if step.within <= timedelta(0):
+        found.append(f"complete-within must be positive, not {step.within}")
+    if step.queue is None and step.within > INLINE_LIMIT:
+        found.append(f"an inline step may take {INLINE_LIMIT} at most, not {step.within}; give it a queue")
+    if step.queue is None and step.answers_later:
+        found.append("a step that answers later can't be inline; give it a queue")
+    if step.undo and (step.pivot or step.no_effect):
+        found.append("a pivot or a step without effect has no undo")
+    return found
+
+
+def _graph_problems(definition: Definition) -> list[str]:
+    done: set[str] = set()
+    order: list[Step] = []
+    while len(order) < len(definition.steps):
+        ready = [s for s in definition.steps if s.name not in done and set(definition.after(s)) <= done]
+        if not ready:
+            stuck = sorted(_names(definition) - done)
+            return [f"steps {', '.join(stuck)} wait for one another in a circle"]
+        order += ready
+        done |= {s.name for s in ready}
+    return [
+        f"step {s.name} has an effect but no undo, and is not behind a pivot"
+        for s in order
+        if not (s.undo or s.no_effect or s.pivot or _behind_pivot(definition, s))
+    ]
+
+
+def _behind_pivot(definition: Definition, step: Step) -> bool:
+    before = [definition.step(a) for a in definition.after(step)]
+    return any(b.pivot or _behind_pivot(definition, b) for b in before)
+
+
+def _names(definition: Definition) -> set[str]:
+    return {s.name for s in definition.steps}
+
+
+class Registry:
+    """The definitions that a process has loaded: immutable, by name and version."""
+
+    def __init__(self, definitions: Sequence[Definition]) -> None:
+        self._by_key: Mapping[tuple[str, int], Definition] = {(d.name, d.version): d for d in definitions}
+        if len(self._by_key) != len(definitions):
+            twice = sorted({(d.name, d.version) for d in definitions if definitions.count(d) > 1})
+            raise DefinitionError(f"definitions registered twice: {twice}")
+
+    def __iter__(self) -> Any:
+        return iter(self._by_key.values())
+
+    def find(self, name: str, version: int) -> Definition | None:
+        """The definition of that name and version, or None if this process has not loaded it."""
+        return self._by_key.get((name, version))
+
+    def newest(self, name: str) -> Definition | None:
+        """The newest version of a definition, for new submissions."""
+        versions = [v for n, v in self._by_key if n == name]
+        return self._by_key[(name, max(versions))] if versions else None
+
+    def names(self) -> list[str]:
+        """Names of all definitions, sorted."""
+        return sorted({n for n, _ in self._by_key})

@@ -1,0 +1,70 @@
+"""The one tree of errors.
+
+Fault
+├── TransientFault        again: certainly not done
+├── UnknownOutcome        again with the same key: perhaps done
+├── PermanentFault        never
+├── OvertakenFault        a newer attempt was seen: stop quietly
+└── OutOfTime             the time is up, nothing was sent
+UsageError                what was asked for is wrong: names the thing and the value
+├── DefinitionError
+├── NotFound
+└── Conflict
+Unreachable               a dependency can't be reached: names it, and what to do
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+
+class Fault(Exception):
+    """A call to a remote service that did not succeed."""
+
+
+class TransientFault(Fault):
+    """The service certainly did nothing; trying again may help. `retry_after` is the service's own wish."""
+
+    def __init__(self, message: str, retry_after: timedelta | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class UnknownOutcome(TransientFault):
+    """The service may have done it. Trying again is safe because of the key (C5)."""
+
+
+class PermanentFault(Fault):
+    """The service will never do it. `code` is the service's own word for the reason."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class OvertakenFault(Fault):
+    """The service has seen a newer fencing token: this attempt no longer counts (C14)."""
+
+
+class OutOfTime(Fault):
+    """Too little time is left for a call; none was sent (C3)."""
+
+
+class UsageError(Exception):
+    """What was asked for can't be done as asked; the message names the thing, the value and the next step."""
+
+
+class DefinitionError(UsageError):
+    """A task definition that must not be run."""
+
+
+class NotFound(UsageError):
+    """There is no such thing."""
+
+
+class Conflict(UsageError):
+    """The state of the thing does not allow it."""
+
+
+class Unreachable(Exception):
+    """A dependency can't be reached or is not ready; the message says which, where, and what to do."""

@@ -1,0 +1,47 @@
+"""Identifiers: what they look like, and how they are derived from one another."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import StringConstraints
+
+TASK_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+
+TaskId = Annotated[str, StringConstraints(pattern=rf"^{TASK_ID.pattern}$")]
+"""The application's own id of a task: 1 to 128 letters, digits, dots, underscores, hyphens."""
+
+
+def attempt_id(definition: str, task_id: str, epoch: int) -> str:
+    """Workflow id of one attempt, and what `locked_by` holds while it runs (B1)."""
+    return f"{definition}/{task_id}/{epoch}"
+
+
+def undo_request_id(definition: str, task_id: str) -> str:
+    """Workflow id of the `CompensationRequest` of a task."""
+    return f"{definition}/{task_id}/undo"
+
+
+def parse_undo_request_id(workflow_id: str) -> tuple[str, str] | None:
+    """`(definition, task_id)` of a `CompensationRequest` id, or None if it is not one."""
+    parts = workflow_id.split("/")
+    if len(parts) != 3 or parts[2] != "undo" or not TASK_ID.fullmatch(parts[1]):
+        return None
+    return parts[0], parts[1]
+
+
+def idempotency_key(task_id: str, step: str, generation: int) -> str:
+    """Key that every retry of every attempt of a step sends (C2); only a resubmit raises the generation."""
+    return f"{task_id}:{step}:{generation}"
+
+
+def idempotency_keys(task_id: str, step: str, generation: int) -> list[str]:
+    """Keys of all generations up to the given one, oldest first: what an undo names."""
+    return [idempotency_key(task_id, step, g) for g in range(generation + 1)]
+
+
+def undo_key(task_id: str, step: str) -> str:
+    """Idempotency key of the undo of a step."""
+    return f"{task_id}:{step}:undo"

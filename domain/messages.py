@@ -1,0 +1,254 @@
+"""What passes between the Scheduler, the Agents, the Supervisor and the store: frozen pydantic models.
+
+Durations are seconds as floats on the wire (`*_s`), money is integer minor units, bodies are JSON objects.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from domain.states import StepState, TaskState, UndoState
+
+Json = dict[str, Any]
+
+
+class Message(BaseModel):
+    """Base of every message: immutable; unknown fields are ignored, so that a newer sender is understood."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+# --- an Agent's request and what came of it -------------------------------------------------------------------
+
+
+class AgentRequest(Message):
+    """One piece of work for an Agent: the request, the allowance, a stable key, a fencing token (B7).
+
+    Attributes:
+        keys: The idempotency key; for an undo the keys of all generations of the original, oldest first.
+        epoch: Fencing token; a service refuses a lower one than it has seen for the task.
+        calls: Calls reserved; no more are sent.
+        within_s: Time left when the request was made. A queued Agent takes it from Temporal's stamps instead.
+        run_id: Temporal run that made the reservation; a queued Agent refuses to act for another run.
+    """
+
+    task_id: str
+    step: str
+    action: str
+    body: Json
+    keys: list[str]
+    epoch: int
+    calls: int
+    within_s: float
+    run_id: str
+    undo: bool = False
+
+
+class Completed(Message):
+    """The service did it. `calls` of the reservation were used; None: not known, so nothing of it returns."""
+
+    kind: Literal["completed"] = "completed"
+    result: Json
+    calls: int | None
+
+
+class Refused(Message):
+    """A permanent fault: the service will never do it. `unknown_before`: an earlier call's outcome is unknown."""
+
+    kind: Literal["refused"] = "refused"
+    code: str
+    message: str
+    unknown_before: bool
+    calls: int
+
+
+class GaveUp(Message):
+    """The allowance was spent before the deadline."""
+
+    kind: Literal["gave_up"] = "gave_up"
+    cause: str
+    calls: int
+
+
+class TimedOut(Message):
+    """The deadline came first: no new side effect was started after it (C3)."""
+
+    kind: Literal["timed_out"] = "timed_out"
+    cause: str
+
+
+class Overtaken(Message):
+    """The service has seen a newer epoch, or the request is of another run: somebody else moved the task."""
+
+    kind: Literal["overtaken"] = "overtaken"
+    cause: str
+
+
+class StoodDown(Message):
+    """The Agent can't go on for reasons that are not the task's (a draining worker). `called`: a call was made."""
+
+    kind: Literal["stood_down"] = "stood_down"
+    cause: str
+    called: bool
+    retry_after_s: float = 0.0
+
+
+Outcome = Annotated[Completed | Refused | GaveUp | TimedOut | Overtaken | StoodDown, Field(discriminator="kind")]
+
+
+class OutcomeBox(Message):
+    """An outcome as one message, for wires that need a model at the top."""
+
+    outcome: Outcome
+
+
+# --- a run of the Scheduler -----------------------------------------------------------------------------------
+
+
+class StepView(Message):
+    """A step as the claim found it."""
+
+    name: str
+    state: StepState
+    key_generation: int
+    result: Json | None = None
+
+
+class UndoView(Message):
+    """An entry of the compensation log that is still to be undone, as the claim found it."""
+
+    seq: int
+    step: str
+    action: str
+    body: Json
+    keys: list[str]
+    state: UndoState
+
+
+class RunInput(Message):
+    """Input of an attempt: what was claimed, with the business record that the dispatcher read (B6).
+
+    Attributes:
+        steps: Every step in definition order.
+        undo_log: What is left to undo, last begun first; empty for a forward run.
+    """
+
+    task_id: str
+    definition: str
+    version: int
+    epoch: int
+    undo: bool
+    record: Json
+    steps: list[StepView]
+    undo_log: list[UndoView] = []
+
+
+class UndoCall(Message):
+    """What the compensation log needs to undo a step: the action and its request."""
+
+    action: str
+    body: Json
+
+
+class Begin(Message):
+    """Terms on which a step, or the undo of one, begins.
+
+    Attributes:
+        within_s: Complete-within allowance.
+        calls: Calls to reserve, at most; what is left of the step's budget bounds it.
+        undo: Written to the compensation log in the same transaction (F2); None if there is nothing to undo.
+    """
+
+    step: str
+    within_s: float
+    calls: int
+    undo: UndoCall | None = None
+
+
+class Grant(Message):
+    """A reservation: so many calls, so much time."""
+
+    calls: int
+    within_s: float
+
+
+class Work(Message):
+    """One step of one attempt, for the bookkeeping activities.
+
+    Attributes:
+        request: What the Agent is to do; None where only a beginning or an outcome is written.
+        begin: Terms of this step, should it have to be begun (again).
+        outcome: What the queued Agent reported; None before the call, and for inline steps.
+        then: The one step that begins in the same transaction as this one completes, if there is one.
+        on_refused: What follows a permanent fault: `undo` or `error`.
+    """
+
+    task_id: str
+    epoch: int
+    step: str
+    undo: bool
+    begin: Begin
+    request: AgentRequest | None = None
+    outcome: Outcome | None = None
+    then: Begin | None = None
+    on_refused: Literal["undo", "error"] = "error"
+
+
+class End(StrEnum):
+    """How an attempt ends. All but the first two are typed failures of the run, so that the UI tells the truth."""
+
+    PROCESSED = "Processed"
+    COMPENSATED = "Compensated"
+    PERMANENT_FAULT = "PermanentFault"
+    UNDO_FAILED = "UndoFailed"
+    UNDO_REQUESTED = "UndoRequested"
+    DEADLINE_PASSED = "DeadlinePassed"
+    GAVE_UP = "GaveUp"
+    SUPERSEDED = "Superseded"
+    RELEASED = "Released"
+
+
+class Report(Message):
+    """What the store answered to a bookkeeping write.
+
+    Attributes:
+        end: None: the attempt goes on. Otherwise how it ends.
+        result: Recorded result of the step, once Completed.
+        grant: Reservation for the step that was begun (`then`, or the step itself if it was only begun).
+        answer: An answer that came in before the call, for a step that answers later.
+    """
+
+    end: End | None = None
+    cause: str = ""
+    result: Json | None = None
+    grant: Grant | None = None
+    answer: Outcome | None = None
+
+
+# --- undo on request ------------------------------------------------------------------------------------------
+
+
+class UndoRequest(Message):
+    """Ask for the undo of a whole task (D8, F1). `holder` guards it: only if that attempt still holds the task."""
+
+    task_id: str
+    requester: str
+    reason: str
+    holder: str | None = None
+
+
+class UndoVerdict(Message):
+    """Answer to an undo request.
+
+    Attributes:
+        verdict: `accepted`; `already` (being undone, or undone); `past_pivot`; `not_found`; `not_holder`.
+        state: State of the task afterwards; None if there is no such task.
+    """
+
+    verdict: Literal["accepted", "already", "past_pivot", "not_found", "not_holder"]
+    task_id: str
+    state: TaskState | None = None
+    message: str = ""

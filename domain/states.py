@@ -1,0 +1,135 @@
+"""The state machine: every state, and every transition that is legal.
+
+This table is the one place where the machine is written down. The database refuses what is not in it (a trigger
+built from the same pairs in the migration), and a test walks every pair against the database.
+
+    submitted ─► Pending ──claimed──► Processing ──processed──► Processed
+                  ▲  ▲ │                │ │ │                       │
+                  │  └─┼─── released, ──┘ │ └── failed ──► Error    │
+                  │    │    expired       │                │ │      │
+                  └────┼──────────────────┼── resubmitted ─┘ │      │
+                       └── undo requested ┴──────────────────┴──────┘
+                                          ▼
+            CompensationFailed ◄── Compensating ──► Compensated
+                  └── undo requested ──────┘
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class TaskState(StrEnum):
+    """State of a task, as stored. The pattern's words, with compensation kept apart (F8)."""
+
+    PENDING = "Pending"
+    PROCESSING = "Processing"
+    PROCESSED = "Processed"
+    ERROR = "Error"
+    COMPENSATING = "Compensating"
+    COMPENSATED = "Compensated"
+    COMPENSATION_FAILED = "CompensationFailed"
+
+    @property
+    def is_settled(self) -> bool:
+        """Nothing moves this task any more unless a person asks for it."""
+        return self in SETTLED
+
+
+class StepState(StrEnum):
+    """State of one step. A step that timed out and one whose Agent died look alike (C12): Running, overdue."""
+
+    NOT_STARTED = "NotStarted"
+    RUNNING = "Running"
+    COMPLETED = "Completed"
+    FAILED = "Failed"
+    UNDOING = "Undoing"
+    UNDONE = "Undone"
+    UNDO_FAILED = "UndoFailed"
+
+
+class UndoState(StrEnum):
+    """State of one entry of the compensation log."""
+
+    LOGGED = "Logged"
+    UNDOING = "Undoing"
+    UNDONE = "Undone"
+    FAILED = "Failed"
+
+
+class EventKind(StrEnum):
+    """What a transition was. Each transition appends exactly one event of one kind."""
+
+    SUBMITTED = "submitted"
+    CLAIMED = "claimed"
+    ADVANCED = "advanced"
+    PROCESSED = "processed"
+    FAILED = "failed"
+    GAVE_UP = "gave_up"
+    RELEASED = "released"
+    EXPIRED = "expired"
+    UNDO_REQUESTED = "undo_requested"
+    UNDO_ADVANCED = "undo_advanced"
+    COMPENSATED = "compensated"
+    UNDO_FAILED = "undo_failed"
+    RESUBMITTED = "resubmitted"
+    NOTED = "noted"
+
+
+SETTLED = frozenset({TaskState.PROCESSED, TaskState.ERROR, TaskState.COMPENSATED, TaskState.COMPENSATION_FAILED})
+"""States in which a task rests: finished, or waiting for a person."""
+
+_T, _E = TaskState, EventKind
+TASK_TRANSITIONS: dict[tuple[TaskState, TaskState], frozenset[EventKind]] = {
+    (_T.PENDING, _T.PROCESSING): frozenset({_E.CLAIMED}),
+    (_T.PENDING, _T.COMPENSATING): frozenset({_E.UNDO_REQUESTED}),
+    (_T.PROCESSING, _T.PENDING): frozenset({_E.RELEASED, _E.EXPIRED}),
+    (_T.PROCESSING, _T.PROCESSED): frozenset({_E.PROCESSED}),
+    (_T.PROCESSING, _T.ERROR): frozenset({_E.FAILED, _E.EXPIRED}),
+    (_T.PROCESSING, _T.COMPENSATING): frozenset({_E.FAILED, _E.EXPIRED, _E.UNDO_REQUESTED}),
+    (_T.PROCESSED, _T.COMPENSATING): frozenset({_E.UNDO_REQUESTED}),
+    (_T.ERROR, _T.PENDING): frozenset({_E.RESUBMITTED}),
+    (_T.ERROR, _T.COMPENSATING): frozenset({_E.UNDO_REQUESTED}),
+    (_T.COMPENSATING, _T.COMPENSATED): frozenset({_E.COMPENSATED}),
+    (_T.COMPENSATING, _T.COMPENSATION_FAILED): frozenset({_E.UNDO_FAILED, _E.EXPIRED}),
+    (_T.COMPENSATION_FAILED, _T.COMPENSATING): frozenset({_E.UNDO_REQUESTED}),
+}
+"""Which events may take a task from one state to another. A change within one state is not listed."""
+
+_S = StepState
+STEP_TRANSITIONS: frozenset[tuple[StepState, StepState]] = frozenset(
+    {
+        (_S.NOT_STARTED, _S.RUNNING),
+        (_S.RUNNING, _S.COMPLETED),
+        (_S.RUNNING, _S.FAILED),
+        (_S.FAILED, _S.RUNNING),
+        (_S.RUNNING, _S.UNDOING),
+        (_S.COMPLETED, _S.UNDOING),
+        (_S.FAILED, _S.UNDOING),
+        (_S.UNDOING, _S.UNDONE),
+        (_S.UNDOING, _S.UNDO_FAILED),
+        (_S.UNDO_FAILED, _S.UNDOING),
+    }
+)
+"""Legal changes of a step's state."""
+
+UNDO_ACCEPTED_FROM = frozenset(
+    {
+        TaskState.PENDING,
+        TaskState.PROCESSING,
+        TaskState.PROCESSED,
+        TaskState.ERROR,
+        TaskState.COMPENSATION_FAILED,
+    }
+)
+"""States in which a request for undo moves the task, unless it is past its pivot (F1)."""
+
+
+def may_move(source: TaskState, target: TaskState) -> bool:
+    """Whether a task may go from `source` to `target`; staying is always allowed."""
+    return source == target or (source, target) in TASK_TRANSITIONS
+
+
+def may_step(source: StepState, target: StepState) -> bool:
+    """Whether a step may go from `source` to `target`; staying is always allowed."""
+    return source == target or (source, target) in STEP_TRANSITIONS

@@ -1,0 +1,58 @@
+"""The task definitions. Every module of this package that holds a `Definition` is found by itself.
+
+`SAS_PIPELINES` names further packages to search, separated by commas, for definitions kept elsewhere.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+from collections.abc import Callable
+from functools import cache
+from typing import get_type_hints
+
+from pydantic import BaseModel
+
+from activities.agents import catalogue
+from domain.definition import Definition, Registry
+from domain.faults import DefinitionError
+
+
+@cache
+def registry() -> Registry:
+    """The definitions of this process, checked against the Agents that there are.
+
+    Raises:
+        DefinitionError: A definition names an action that no Agent has, or builds a request of another type.
+    """
+    packages = [__name__, *filter(None, os.environ.get("SAS_PIPELINES", "").split(","))]
+    found = [d for p in packages for d in _definitions(p)]
+    problems = [problem for d in found for problem in _problems(d)]
+    if problems:
+        raise DefinitionError("; ".join(problems))
+    return Registry(found)
+
+
+def _definitions(package: str) -> list[Definition]:
+    root = importlib.import_module(package)
+    modules = [importlib.import_module(f"{package}.{m.name}") for m in pkgutil.iter_modules(root.__path__)]
+    return [d for m in modules for d in vars(m).values() if isinstance(d, Definition)]
+
+
+def _problems(definition: Definition) -> list[str]:
+    """What does not fit between a definition and the Agents."""
+    actions = catalogue()
+    found = []
+    for step in definition.steps:
+        wanted: list[tuple[str, Callable[..., BaseModel]]] = [(step.action, step.request)]
+        if step.undo:
+            wanted.append((step.undo.action, step.undo.request))
+        for name, request in wanted:
+            where = f"definition {definition.name} v{definition.version}, step {step.name}"
+            if name not in actions:
+                known = ", ".join(sorted(actions))
+                found.append(f"{where}: no Agent has an action {name!r} (there are: {known})")
+            elif get_type_hints(request).get("return") is not actions[name].request:
+                found.append(f"{where}: {name} takes {actions[name].request.__name__}, not what its request returns")
+    return found

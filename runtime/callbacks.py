@@ -1,0 +1,138 @@
+"""Answers that come later: an HTTP endpoint that writes the inbox, then completes the waiting activity, best effort.
+
+The address depends on the idempotency key only, and carries a signature of it; so any attempt can take the answer. A
+crash after the inbox is written loses nothing: the next attempt looks there before it calls.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Annotated, Literal
+from urllib.parse import quote
+
+import structlog
+from fastapi import FastAPI, HTTPException, Path, Response
+from pydantic import BaseModel, Field, ValidationError
+from temporalio.client import AsyncActivityHandle, Client
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
+
+from activities.agent import Action
+from domain.definition import Registry
+from domain.ids import idempotency_key
+from domain.messages import Completed, Json, Outcome, OutcomeBox, Refused
+from store.inbox import InboxStore
+from store.snapshot import Snapshot
+from store.state_store import StateStore
+
+log = structlog.get_logger(__name__)
+
+
+class Answer(BaseModel):
+    """What a service posts. `response_id` is the same in every delivery of the same answer."""
+
+    response_id: str = Field(min_length=1, max_length=200)
+    status: Literal["done", "failed"]
+    result: Json = {}
+    code: str = "failed"
+    message: str = ""
+
+
+class CallbackAddresses:
+    """Addresses by idempotency key, signed with a secret."""
+
+    def __init__(self, base_url: str, secret: str) -> None:
+        self._base_url, self._secret = base_url.rstrip("/"), secret
+
+    def address(self, key: str) -> str:
+        """Where a service answers a key."""
+        return f"{self._base_url}/callbacks/{self._sign(key)}/{quote(key, safe='')}"
+
+    def is_signed(self, key: str, signature: str) -> bool:
+        """Whether the signature is that of the key."""
+        return hmac.compare_digest(self._sign(key), signature)
+
+    def _sign(self, key: str) -> str:
+        return hmac.new(self._secret.encode(), key.encode(), hashlib.sha256).hexdigest()[:32]
+
+
+class Callbacks:
+    """Takes answers in."""
+
+    def __init__(
+        self,
+        store: StateStore,
+        inbox: InboxStore,
+        client: Client,
+        registry: Registry,
+        actions: Mapping[str, Action],
+        addresses: CallbackAddresses,
+    ) -> None:
+        self._store, self._inbox, self._client = store, inbox, client
+        self._registry, self._actions, self._addresses = registry, actions, addresses
+
+    def app(self) -> FastAPI:
+        """The HTTP application. 204: kept (or a duplicate); 403: bad signature; 404: no such step; 422: no answer."""
+        app = FastAPI(title="callbacks", docs_url=None, redoc_url=None, openapi_url=None)
+
+        @app.get("/health")
+        async def health() -> dict[str, str]:
+            return {"status": "ok"}
+
+        @app.post("/callbacks/{signature}/{key}", status_code=204)
+        async def answer(signature: str, key: Annotated[str, Path(max_length=300)], body: Answer) -> Response:
+            if not self._addresses.is_signed(key, signature):
+                raise HTTPException(403, "the signature is not that of the key")
+            await self.take(key, body)
+            return Response(status_code=204)
+
+        return app
+
+    async def take(self, key: str, answer: Answer) -> None:
+        """Keep an answer, and complete the activity that waits for it, if one does."""
+        task_id, step, _ = key.split(":", 2)
+        task = await self._store.snapshot(task_id)
+        definition = self._registry.find(task.definition, task.version) if task else None
+        if task is None or definition is None or step not in [s.name for s in definition.steps]:
+            raise HTTPException(404, f"no step waits for key {key!r}")
+        outcome = self._outcome(definition.step(step).action, answer)
+        new = await self._inbox.put(answer.response_id, key, outcome)
+        log.info("answer kept", task_id=task_id, step=step, response_id=answer.response_id, duplicate=not new)
+        if task.locked_by and task.run_id and key == _current_key(task, step):
+            await self._complete(task, step, outcome)
+
+    def _outcome(self, action: str, answer: Answer) -> Outcome:
+        if answer.status == "failed":
+            return Refused(code=answer.code, message=answer.message, unknown_before=False, calls=0)
+        model = self._actions[action].result
+        try:
+            result = model.model_validate(answer.result).model_dump(mode="json") if model else {}
+        except ValidationError as error:
+            raise HTTPException(422, f"the result is not a {model.__name__ if model else ''}: {error}") from error
+        return Completed(result=result, calls=None)
+
+    async def _complete(self, task: Snapshot, step: str, outcome: Outcome) -> None:
+        handle = self._client.get_async_activity_handle(
+            workflow_id=task.locked_by or "", run_id=task.run_id, activity_id=step
+        )
+        try:
+            await _finish(handle, outcome)
+        except RPCError as error:
+            log.info("nobody waits for the answer now", task_id=task.task_id, step=step, reason=error.message)
+
+
+async def _finish(handle: AsyncActivityHandle, outcome: Outcome) -> None:
+    if isinstance(outcome, Completed):
+        await handle.complete(outcome.model_dump(mode="json"), rpc_timeout=timedelta(seconds=5))
+        return
+    text = getattr(outcome, "message", "") or outcome.kind
+    details = OutcomeBox(outcome=outcome).model_dump(mode="json")
+    failure = ApplicationError(text, details, type=type(outcome).__name__, non_retryable=True)
+    await handle.fail(failure, rpc_timeout=timedelta(seconds=5))
+
+
+def _current_key(task: Snapshot, step: str) -> str:
+    return idempotency_key(task.task_id, step, task.step(step).key_generation)

@@ -1,0 +1,65 @@
+"""What a worker does beside its work: shows that its definitions have a live worker, and watches the Supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import structlog
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from domain.definition import Registry
+from domain.faults import DefinitionError, Unreachable
+from store.intake import Intake
+from store.supervision import Supervision
+from supervisor.activities import SweepTerms
+from supervisor.schedule import ensure_schedule
+
+log = structlog.get_logger(__name__)
+
+ALIVE = timedelta(seconds=10)
+"""How often a worker shows its definitions; one that has not for three of these counts as gone."""
+
+
+async def publish_definitions(intake: Intake, registry: Registry) -> None:
+    """Put every definition's policies on record.
+
+    Raises:
+        DefinitionError: A released version says something else: a change needs a new version (H6).
+    """
+    for definition in registry:
+        if not await intake.publish(definition):
+            name = f"{definition.name} v{definition.version}"
+            raise DefinitionError(f"{name} was released with other policies: give the change a new version")
+
+
+async def repeat(interval: timedelta, duty: Callable[[], Awaitable[None]]) -> None:
+    """Do a duty every so often until cancelled; a store or server out of reach is logged and waited out."""
+    while True:
+        await asyncio.sleep(interval.total_seconds())
+        try:
+            await duty()
+        except (Unreachable, RPCError) as error:
+            log.warning("duty postponed", duty=duty.__name__, error=str(error))
+
+
+class SupervisionWatch:
+    """Alerts on a missed sweep, and makes a missing Schedule again (D1)."""
+
+    def __init__(self, supervision: Supervision, client: Client, terms: SweepTerms) -> None:
+        self._supervision, self._client, self._terms = supervision, client, terms
+        self._missed = False
+
+    async def watch(self) -> None:
+        """Look once. One alert an outage."""
+        age = await self._supervision.last_sweep_age()
+        late = age is not None and age > timedelta(seconds=3 * self._terms.interval_s)
+        if late and not self._missed:
+            message = f"no sweep for {age}, the interval is {self._terms.interval_s:g} s"
+            await self._supervision.alert("missed_sweep", message)
+            log.error("missed sweep", last=str(age))
+        self._missed = late
+        if late and await ensure_schedule(self._client, self._terms):
+            log.warning("the Schedule was missing and was made again")

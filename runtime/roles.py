@@ -1,0 +1,277 @@
+"""The roles of a worker process: `scheduler`, `agents`, `supervisor`, `callbacks`; one process may have several."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from enum import StrEnum
+from typing import Any
+
+import structlog
+import uvicorn
+from temporalio.client import Client
+from temporalio.worker import Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+from activities.agent import Agents
+from activities.agents import all_agents
+from activities.bookkeeping import Bookkeeping
+from activities.http import new_client
+from activities.queued import agent_activities
+from activities.reservations import Reservations
+from domain.faults import UsageError
+from pipelines import registry
+from runtime.callbacks import CallbackAddresses, Callbacks
+from runtime.dispatcher import Dispatcher
+from runtime.duties import ALIVE, SupervisionWatch, publish_definitions, repeat
+from runtime.parts import Stores, address, open_stores, process_name, sweep_terms
+from runtime.settings import Settings
+from runtime.temporal import SUPERVISOR_QUEUE, TASK_QUEUE, connect
+from store.database import Database
+from store.inbox import InboxStore
+from store.migrate import check_schema
+from store.supervision import Supervision
+from supervisor.activities import SupervisorActivities
+from supervisor.schedule import ensure_schedule
+from supervisor.sweep import Supervise
+from workflows.compensation_request import CompensationRequest
+from workflows.scheduler import Scheduler
+
+log = structlog.get_logger(__name__)
+
+_OURS = ("activities", "domain", "pipelines", "store", "supervisor", "workflows")
+_LIBRARIES = (
+    "pydantic",
+    "pydantic_core",
+    "annotated_types",
+    "httpx",
+    "psycopg",
+    "psycopg_pool",
+    "sqlalchemy",
+    "sqlmodel",
+)
+
+
+class Role(StrEnum):
+    """What a worker process does."""
+
+    SCHEDULER = "scheduler"
+    AGENTS = "agents"
+    SUPERVISOR = "supervisor"
+    CALLBACKS = "callbacks"
+
+
+async def run_roles(settings: Settings, roles: set[Role], services: set[str]) -> None:
+    """Run these roles until SIGTERM or SIGINT, then finish what is running within the grace period.
+
+    Args:
+        settings: Each role reads only what it needs: `agents` no database, `supervisor` only its own.
+        roles: What to do. services: whose Agents the `agents` role runs.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with AsyncExitStack() as stack:
+        client = await connect()
+        async with running(settings, client, roles, services, draining=stop):
+            log.info("worker ready", roles=sorted(roles), services=sorted(services))
+            await stop.wait()
+            log.info("worker draining")
+        await stack.aclose()
+    log.info("worker stopped")
+
+
+@asynccontextmanager
+async def running(
+    settings: Settings,
+    client: Client,
+    roles: set[Role],
+    services: set[str],
+    *,
+    draining: asyncio.Event | None = None,
+) -> AsyncIterator[None]:
+    """The roles at work for as long as the context lasts: a worker in a process of its own, or in a test."""
+    draining = draining or asyncio.Event()
+    async with AsyncExitStack() as stack:
+        http = await stack.enter_async_context(new_client())
+        agents = Agents(
+            list(all_agents()),
+            settings.services,
+            http,
+            callback_url=callback_addresses(settings).address,
+            draining=draining,
+        )
+        stack.push_async_callback(_set, draining)
+        if Role.AGENTS in roles:
+            for worker in _agent_workers(settings, client, agents, services):
+                await stack.enter_async_context(worker)
+        if Role.SUPERVISOR in roles:
+            await _supervisor(stack, settings, client)
+        if roles & {Role.SCHEDULER, Role.CALLBACKS}:
+            stores = await stack.enter_async_context(open_stores(settings))
+            if Role.SCHEDULER in roles:
+                await _scheduler(stack, settings, client, stores, agents, draining)
+            if Role.CALLBACKS in roles:
+                await _callbacks(stack, settings, client, stores, agents)
+        yield
+
+
+async def _set(event: asyncio.Event) -> None:
+    event.set()
+
+
+async def _scheduler(
+    stack: AsyncExitStack,
+    settings: Settings,
+    client: Client,
+    stores: Stores,
+    agents: Agents,
+    draining: asyncio.Event,
+) -> None:
+    name = process_name("scheduler")
+    await publish_definitions(stores.intake, stores.registry)
+    inbox = InboxStore(stores.store.database)
+    bookkeeping = Bookkeeping(stores.store, inbox, Reservations(), agents)
+    restrictions = SandboxRestrictions.default.with_passthrough_modules(*_OURS, *_LIBRARIES)
+    await stack.enter_async_context(
+        Worker(
+            client,
+            task_queue=TASK_QUEUE,
+            workflows=[Scheduler, CompensationRequest],
+            activities=[
+                bookkeeping.perform,
+                bookkeeping.record,
+                bookkeeping.finish_undo,
+                bookkeeping.release,
+                bookkeeping.request_undo,
+                bookkeeping.note,
+            ],
+            workflow_runner=SandboxedWorkflowRunner(restrictions=restrictions),
+            identity=name,
+            graceful_shutdown_timeout=settings.shutdown_grace,
+        )
+    )
+    dispatcher = Dispatcher(
+        client,
+        stores.store,
+        stores.orders,
+        stores.intake,
+        stores.registry,
+        worker=name,
+        slots=settings.task_slots,
+        orphan_grace=settings.orphan_grace,
+        poll_interval=settings.poll_interval,
+    )
+    stores.store.on_settled = dispatcher.wake
+    watch = SupervisionWatch(Supervision(stores.store.database), client, sweep_terms(settings))
+
+    async def show() -> None:
+        await publish_definitions(stores.intake, stores.registry)
+
+    await _background(
+        stack, draining, dispatcher.run(), repeat(ALIVE, show), repeat(settings.sweep_interval, watch.watch)
+    )
+
+
+def _agent_workers(settings: Settings, client: Client, agents: Agents, services: set[str]) -> Iterable[Worker]:
+    """One worker a task queue on which some definition places an Agent of these services."""
+    known = {a.service for a in agents.actions.values()}
+    if unknown := services - known:
+        raise UsageError(f"no Agent wraps {', '.join(sorted(unknown))} (there are: {', '.join(sorted(known))})")
+    placed: dict[str, set[str]] = {}
+    for definition in registry():
+        for step in definition.steps:
+            service = agents.actions[step.action].service
+            if step.queue and service in services:
+                placed.setdefault(step.queue, set()).add(service)
+    for queue, here in sorted(placed.items()):
+        yield Worker(
+            client,
+            task_queue=queue,
+            activities=agent_activities(agents, here),
+            identity=process_name("agents"),
+            graceful_shutdown_timeout=settings.shutdown_grace,
+        )
+
+
+async def _supervisor(stack: AsyncExitStack, settings: Settings, client: Client) -> None:
+    dsn = address(settings, "supervisor_database_url")
+    check_schema(dsn, "state")
+    database = await stack.enter_async_context(Database(dsn, name="state store", size=2))
+    activities = SupervisorActivities(Supervision(database), client)
+    restrictions = SandboxRestrictions.default.with_passthrough_modules(*_OURS, *_LIBRARIES)
+    await stack.enter_async_context(
+        Worker(
+            client,
+            task_queue=SUPERVISOR_QUEUE,
+            workflows=[Supervise],
+            activities=[activities.begin_sweep, activities.sweep_page, activities.finish_sweep],
+            workflow_runner=SandboxedWorkflowRunner(restrictions=restrictions),
+            identity=process_name("supervisor"),
+            graceful_shutdown_timeout=settings.shutdown_grace,
+        )
+    )
+    await ensure_schedule(client, sweep_terms(settings))
+
+
+async def _callbacks(stack: AsyncExitStack, settings: Settings, client: Client, stores: Stores, agents: Agents) -> None:
+    addresses = callback_addresses(settings)
+    inbox = InboxStore(stores.store.database)
+    callbacks = Callbacks(stores.store, inbox, client, stores.registry, agents.actions, addresses)
+    config = uvicorn.Config(
+        callbacks.app(),
+        host=settings.callback_host,
+        port=settings.callback_port,
+        log_config=None,
+        lifespan="off",
+    )
+    server = _Server(config)
+    serving = asyncio.create_task(server.serve())
+
+    async def stop() -> None:
+        server.should_exit = True
+        await serving
+
+    stack.push_async_callback(stop)
+    while not server.started and not serving.done():  # noqa: ASYNC110 (uvicorn offers no event for it)
+        await asyncio.sleep(0.01)
+    if serving.done():
+        raise UsageError(f"callbacks can't listen on {settings.callback_host}:{settings.callback_port}")
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves the process's signals to the process."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+def callback_addresses(settings: Settings) -> CallbackAddresses:
+    """Signed addresses for services that answer later."""
+    return CallbackAddresses(settings.callback_url, settings.callback_secret.get_secret_value())
+
+
+async def _background(stack: AsyncExitStack, draining: asyncio.Event, *duties: Coroutine[Any, Any, None]) -> None:
+    """Run duties until the stack unwinds; a duty that dies is a bug, and takes the process with it."""
+    tasks = [asyncio.create_task(d) for d in duties]
+
+    def ended(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a duty died", error=repr(task.exception()))
+            draining.set()
+
+    async def stop() -> None:
+        for task in tasks:
+            task.cancel()
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(result, Exception):
+                raise result
+
+    for task in tasks:
+        task.add_done_callback(ended)
+    stack.push_async_callback(stop)

@@ -1,0 +1,61 @@
+"""Settings of every process, read from environment variables that begin with `SAS_`.
+
+Temporal's own connection settings are not here: they follow Temporal's conventions (`TEMPORAL_ADDRESS`,
+`TEMPORAL_NAMESPACE`, `TEMPORAL_PROFILE`, …), see `runtime/temporal.py`.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """What a process needs to know. Durations are ISO 8601 (`PT10S`) or plain seconds."""
+
+    model_config = SettingsConfigDict(env_prefix="SAS_", env_nested_delimiter="__", extra="ignore")
+
+    state_dir: Path = Field(Path(".local"), description="where the embedded stack keeps its data and pid files")
+    database_url: SecretStr = Field(
+        SecretStr(""),
+        description="state store, as the application's role: postgresql://user:password@host/db",
+    )
+    supervisor_database_url: SecretStr = Field(
+        SecretStr(""),
+        description="state store, as the Supervisor's own role, which may only request recovery",
+    )
+    orders_url: SecretStr = Field(SecretStr(""), description="the orders database (business records)")
+    admin_database_url: SecretStr = Field(SecretStr(""), description="state store, as its owner: migrations only")
+    admin_orders_url: SecretStr = Field(SecretStr(""), description="orders database, as its owner: migrations only")
+    services: dict[str, str] = Field(
+        default_factory=dict, description="base URL of each remote service: SAS_SERVICES__PAYMENTS=https://…"
+    )
+
+    task_slots: int = Field(16, ge=1, le=500, description="tasks that one worker holds at once")
+    claim_within: timedelta = Field(timedelta(seconds=10), description="a claim that started nothing expires then")
+    poll_interval: timedelta = Field(timedelta(seconds=2), description="slow poll behind NOTIFY")
+    orphan_grace: timedelta = Field(
+        timedelta(seconds=60),
+        description="how long a state row may lack its business record before it is removed",
+    )
+    shutdown_grace: timedelta = Field(timedelta(seconds=20), description="time that SIGTERM leaves to running steps")
+
+    max_in_flight: int = Field(1_000, ge=1, description="admission: tasks Pending or Processing, in all")
+    max_pending: int = Field(500, ge=1, description="admission: tasks Pending, in all")
+    max_pending_age: timedelta = Field(timedelta(minutes=5), description="admission: age of the oldest Pending task")
+
+    sweep_interval: timedelta = Field(timedelta(seconds=10), description="how often the Supervisor sweeps")
+    sweep_page: int = Field(200, ge=1, le=5_000, description="rows a page of a sweep")
+    sweep_pages: int = Field(20, ge=1, description="pages a sweep at most")
+    sweep_window: timedelta = Field(timedelta(days=7), description="how far back a sweep looks for expired rows")
+
+    callback_host: str = Field("127.0.0.1", description="address on which the callbacks role listens")
+    callback_port: int = Field(8787, description="port on which the callbacks role listens; 0 takes a free one")
+    callback_url: str = Field("http://127.0.0.1:8787", description="base URL under which services reach it")
+    callback_secret: SecretStr = Field(SecretStr(""), description="signs callback addresses; needed to answer later")
+
+    ui_url: str = Field("http://127.0.0.1:8233", description="base URL of the Temporal UI, for links")
+    log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")

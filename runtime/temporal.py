@@ -1,0 +1,40 @@
+"""Connection to Temporal, by Temporal's own conventions: environment variables and profiles."""
+
+from __future__ import annotations
+
+import asyncio
+from urllib.parse import quote
+
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.envconfig import ClientConfig
+from temporalio.service import RPCError
+
+from domain.faults import Unreachable
+
+TASK_QUEUE = "scheduler"
+SUPERVISOR_QUEUE = "supervisor"
+
+
+async def connect(*, lazy: bool = False) -> Client:
+    """A client for the server and namespace that `TEMPORAL_*` or the profile names (default: 127.0.0.1:7233).
+
+    Raises:
+        Unreachable: No server answers there.
+    """
+    config = ClientConfig.load_client_connect_config()
+    config.setdefault("target_host", "127.0.0.1:7233")
+    target = config.get("target_host")
+    try:
+        async with asyncio.timeout(10):
+            return await Client.connect(**config, data_converter=pydantic_data_converter, lazy=lazy)
+    except (RuntimeError, RPCError, TimeoutError, ValueError) as error:
+        raise Unreachable(
+            f"Temporal does not answer at {target}: start it (`python starter.py up`) or set TEMPORAL_ADDRESS"
+        ) from error
+
+
+def ui_link(ui_url: str, namespace: str, workflow_id: str, run_id: str | None = None) -> str:
+    """Address of a run in the Temporal UI."""
+    base = f"{ui_url.rstrip('/')}/namespaces/{quote(namespace, safe='')}/workflows/{quote(workflow_id, safe='')}"
+    return f"{base}/{run_id}/history" if run_id else base

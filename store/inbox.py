@@ -1,0 +1,28 @@
+"""Answers that came later: kept once each by their response id, whoever waits for them (C11)."""
+
+from __future__ import annotations
+
+import json
+
+from domain.messages import Outcome, OutcomeBox
+from store.database import Database, query
+
+
+class InboxStore:
+    """The inbox, by idempotency key."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def put(self, response_id: str, key: str, outcome: Outcome) -> bool:
+        """Keep an answer. False: that response id was there already (a duplicate, counted)."""
+        body = json.dumps(OutcomeBox(outcome=outcome).model_dump(mode="json"))
+        rows = await self._database.rows(query("put_answer"), {"response_id": response_id, "key": key, "body": body})
+        return bool(rows[0]["deliveries"] == 1)
+
+    async def find(self, key: str) -> Outcome | None:
+        """The first answer to a key, or None."""
+        rows = await self._database.rows(
+            "SELECT body FROM inbox WHERE key = %(key)s ORDER BY received_at LIMIT 1", {"key": key}
+        )
+        return OutcomeBox.model_validate(rows[0]["body"]).outcome if rows else None

@@ -1,0 +1,21 @@
+CREATE TABLE business_record (
+    task_id VARCHAR NOT NULL,
+    definition TEXT NOT NULL,
+    record JSONB,
+    digest TEXT NOT NULL,
+    amendments INTEGER DEFAULT '0' NOT NULL,
+    outcome TEXT,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
+    updated_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
+    PRIMARY KEY (task_id)
+);
+
+DO $$
+BEGIN
+    CREATE ROLE scheduler_app NOLOGIN;
+EXCEPTION WHEN duplicate_object OR unique_violation OR insufficient_privilege THEN NULL;
+END
+$$;
+
+GRANT SELECT, INSERT, UPDATE ON business_record, alembic_version TO scheduler_app;
+REVOKE INSERT, UPDATE ON alembic_version FROM scheduler_app;

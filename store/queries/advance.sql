@@ -1,0 +1,82 @@
+-- One boundary of a forward run: step `done` completed, step `begin` running until its deadline, with its call
+-- allowance reserved and its undo logged; the task Processed once no step is left. Only for the holder, in time.
+WITH held AS MATERIALIZED (
+    SELECT task_id, state, epoch, last_event, last_seq
+    FROM task
+    WHERE
+        task_id = %(task_id)s AND locked_by = %(locked_by)s AND (run_id IS NULL OR run_id = %(run_id)s)
+        AND state = 'Processing' AND complete_by > clock_timestamp()
+),
+done AS (
+    UPDATE step AS s SET
+        state = 'Completed', result = %(result)s::jsonb, error = NULL, failure_count = 0, gave_up = false,
+        budget_left = s.budget_left + greatest(0, s.reserved - %(calls)s), reserved = 0, reservation = NULL,
+        completed_at = clock_timestamp()
+    FROM held
+    WHERE s.task_id = held.task_id AND s.name = %(done)s AND s.state = 'Running' AND s.epoch = held.epoch
+    RETURNING s.name
+),
+begun AS (
+    UPDATE step AS s SET
+        state = 'Running',
+        outcome_unknown = s.outcome_unknown OR s.state = 'Running',
+        complete_by = CASE
+            WHEN s.state = 'Running' AND s.epoch = held.epoch THEN s.complete_by
+            ELSE greatest(s.complete_by, clock_timestamp() + make_interval(secs => %(within_s)s))
+        END,
+        epoch = held.epoch,
+        reserved = least(s.budget_left, %(allowance)s),
+        budget_left = s.budget_left - least(s.budget_left, %(allowance)s),
+        reservation = %(reservation)s,
+        gave_up = false,
+        error = NULL,
+        started_at = coalesce(s.started_at, clock_timestamp())
+    FROM held
+    WHERE
+        s.task_id = held.task_id AND s.name = %(begin)s AND s.state IN ('NotStarted', 'Running', 'Failed')
+        AND s.budget_left > 0 AND (%(done)s::text IS NULL OR EXISTS (SELECT 1 FROM done))
+    RETURNING s.name, s.complete_by
+),
+intent AS (
+    INSERT INTO compensation AS c (task_id, seq, step, action, request)
+    SELECT held.task_id, held.last_seq + 1, begun.name, %(undo_action)s, %(undo_body)s::jsonb
+    FROM held, begun
+    WHERE %(undo_action)s::text IS NOT NULL
+    ON CONFLICT (task_id, step) DO UPDATE SET action = excluded.action, request = excluded.request
+),
+rest AS MATERIALIZED (
+    SELECT
+        count(*) FILTER (WHERE s.state <> 'Completed' AND s.name IS DISTINCT FROM (SELECT name FROM done)) AS open_steps,
+        min(s.complete_by) FILTER (
+            WHERE s.state = 'Running' AND s.epoch = held.epoch
+            AND s.name IS DISTINCT FROM (SELECT name FROM done) AND s.name IS DISTINCT FROM (SELECT name FROM begun)
+        ) AS earliest
+    FROM held INNER JOIN step AS s ON s.task_id = held.task_id
+),
+moved AS (
+    UPDATE task AS t SET
+        state = CASE WHEN rest.open_steps = 0 THEN 'Processed' ELSE t.state END,
+        state_since = CASE WHEN rest.open_steps = 0 THEN clock_timestamp() ELSE t.state_since END,
+        locked_by = CASE WHEN rest.open_steps > 0 THEN t.locked_by END,
+        run_id = CASE WHEN rest.open_steps > 0 THEN %(run_id)s END,
+        complete_by = CASE WHEN rest.open_steps > 0 THEN coalesce(
+            least(rest.earliest, (SELECT complete_by FROM begun)),
+            clock_timestamp() + make_interval(secs => %(claim_within_s)s)
+        ) END,
+        failure_count = CASE WHEN rest.open_steps = 0 THEN 0 ELSE t.failure_count END,
+        error = NULL,
+        last_seq = t.last_seq + (SELECT count(*) FROM begun),
+        last_event = t.last_event + 1,
+        updated_at = clock_timestamp()
+    FROM held, rest
+    WHERE t.task_id = held.task_id AND (EXISTS (SELECT 1 FROM done) OR EXISTS (SELECT 1 FROM begun))
+    RETURNING t.task_id, t.last_event, t.state, t.epoch
+)
+INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, detail)
+SELECT
+    moved.task_id, moved.last_event, CASE moved.state WHEN 'Processed' THEN 'processed' ELSE 'advanced' END,
+    held.state, moved.state, moved.epoch, %(locked_by)s,
+    jsonb_strip_nulls(jsonb_build_object(
+        'completed', (SELECT name FROM done), 'began', (SELECT name FROM begun), 'calls', %(calls)s::int
+    ))
+FROM moved, held

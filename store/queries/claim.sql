@@ -1,0 +1,44 @@
+-- Claims what can be claimed, soonest first, of the definitions that the caller has loaded, up to its free slots:
+-- a row is claimed by one caller only, the epoch rises by one, and the claim itself has a deadline (B1, B3).
+WITH free AS MATERIALIZED (
+    SELECT greatest(0, %(slots)s - count(*))::int AS slots
+    FROM task WHERE worker = %(worker)s AND locked_by IS NOT NULL
+),
+candidate AS MATERIALIZED (
+    SELECT c.task_id, c.state
+    FROM unnest(%(definitions)s::text[], %(versions)s::int[]) AS loaded (definition, version)
+    CROSS JOIN LATERAL (
+        SELECT t.task_id, t.state, t.not_before
+        FROM task AS t
+        WHERE
+            t.definition = loaded.definition AND t.version = loaded.version
+            AND t.locked_by IS NULL AND t.state IN ('Pending', 'Compensating')
+            AND t.not_before <= (SELECT clock_timestamp())
+        ORDER BY t.not_before, t.task_id
+        LIMIT (SELECT slots FROM free)
+        FOR UPDATE SKIP LOCKED
+    ) AS c
+    ORDER BY c.not_before
+    LIMIT (SELECT slots FROM free)
+),
+claimed AS (
+    UPDATE task AS t SET
+        state = CASE t.state WHEN 'Pending' THEN 'Processing' ELSE t.state END,
+        state_since = CASE t.state WHEN 'Pending' THEN clock_timestamp() ELSE t.state_since END,
+        epoch = t.epoch + 1,
+        locked_by = t.definition || '/' || t.task_id || '/' || (t.epoch + 1),
+        run_id = NULL,
+        worker = %(worker)s,
+        complete_by = clock_timestamp() + make_interval(secs => %(claim_within_s)s),
+        last_event = t.last_event + 1,
+        updated_at = clock_timestamp()
+    FROM candidate
+    WHERE t.task_id = candidate.task_id AND t.locked_by IS NULL AND t.state IN ('Pending', 'Compensating')
+    RETURNING t.task_id, t.state, t.epoch, t.last_event, t.locked_by, candidate.state AS state_from, t.created_at
+),
+logged AS (
+    INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, detail)
+    SELECT task_id, last_event, 'claimed', state_from, state, epoch, %(worker)s, jsonb_build_object('by', locked_by)
+    FROM claimed
+)
+SELECT task_id, extract(epoch FROM clock_timestamp() - created_at)::float8 AS age_s FROM claimed

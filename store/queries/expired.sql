@@ -1,0 +1,27 @@
+-- One page of held rows whose complete_by has passed, oldest first, within the window (D2, D4). Reads only.
+SELECT
+    t.task_id, t.state, t.locked_by, t.run_id, t.complete_by, t.epoch, t.failure_count, t.definition, t.version,
+    extract(epoch FROM (SELECT clock_timestamp()) - t.complete_by)::float8 AS overdue_s,
+    d.policies,
+    steps.rows AS steps
+FROM (
+    SELECT * FROM task
+    WHERE
+        locked_by IS NOT NULL
+        AND complete_by <= (SELECT clock_timestamp())
+        AND complete_by > (SELECT clock_timestamp()) - make_interval(secs => %(window_s)s)
+        AND (complete_by, task_id) > (%(after_at)s, %(after_id)s)
+    ORDER BY complete_by, task_id
+    LIMIT %(page)s
+) AS t
+LEFT JOIN definition AS d ON d.name = t.definition AND d.version = t.version
+CROSS JOIN LATERAL (
+    SELECT coalesce(jsonb_agg(jsonb_build_object(
+        'name', s.name, 'state', s.state, 'failure_count', s.failure_count, 'budget_left', s.budget_left,
+        'undo_budget_left', s.undo_budget_left, 'pivot', s.pivot, 'gave_up', s.gave_up,
+        'outcome_unknown', s.outcome_unknown, 'current', s.epoch = t.epoch,
+        'overdue', s.complete_by <= (SELECT clock_timestamp())
+    ) ORDER BY s.position), '[]') AS rows
+    FROM step AS s WHERE s.task_id = t.task_id
+) AS steps
+ORDER BY t.complete_by, t.task_id

@@ -1,0 +1,45 @@
+-- A permanent fault of a step, recorded at once by the holder: the task goes to Error with an alert, or, where the
+-- policy says undo and no pivot has begun, to Compensating, held by nobody (C5, D7, F1).
+WITH held AS MATERIALIZED (
+    SELECT task_id, state, epoch, last_event
+    FROM task
+    WHERE
+        task_id = %(task_id)s AND locked_by = %(locked_by)s AND (run_id IS NULL OR run_id = %(run_id)s)
+        AND state = 'Processing' AND complete_by > clock_timestamp()
+),
+failed AS (
+    UPDATE step AS s SET
+        state = 'Failed', error = %(error)s::jsonb, outcome_unknown = s.outcome_unknown OR %(unknown)s,
+        failure_count = s.failure_count + 1, reserved = 0, reservation = NULL
+    FROM held
+    WHERE s.task_id = held.task_id AND s.name = %(step)s AND s.state = 'Running' AND s.epoch = held.epoch
+    RETURNING s.name, s.pivot, s.outcome_unknown
+),
+verdict AS MATERIALIZED (
+    SELECT CASE
+        WHEN %(then)s = 'undo' AND NOT (failed.pivot AND failed.outcome_unknown) AND NOT EXISTS (
+            SELECT 1 FROM step AS p
+            WHERE
+                p.task_id = %(task_id)s AND p.pivot AND p.name <> failed.name
+                AND (p.state IN ('Running', 'Completed') OR (p.state = 'Failed' AND p.outcome_unknown))
+        ) THEN 'Compensating' ELSE 'Error'
+    END AS state
+    FROM failed
+),
+moved AS (
+    UPDATE task AS t SET
+        state = verdict.state, state_since = clock_timestamp(), locked_by = NULL, run_id = NULL, complete_by = NULL,
+        not_before = clock_timestamp(), error = %(error)s::jsonb, failure_count = t.failure_count + 1,
+        last_event = t.last_event + 1, updated_at = clock_timestamp()
+    FROM held, verdict
+    WHERE t.task_id = held.task_id
+    RETURNING t.task_id, t.last_event, t.state, t.epoch
+),
+alerted AS (
+    INSERT INTO alert (kind, task_id, message)
+    SELECT 'task_in_error', task_id, format('step %%s: %%s', %(step)s::text, (%(error)s::jsonb) ->> 'message')
+    FROM moved WHERE state = 'Error'
+)
+INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, detail)
+SELECT moved.task_id, moved.last_event, 'failed', held.state, moved.state, moved.epoch, %(locked_by)s, %(error)s::jsonb
+FROM moved, held

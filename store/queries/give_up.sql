@@ -1,0 +1,25 @@
+-- The allowance is spent before the deadline: the holder brings the task's deadline forward to now, so that recovery
+-- need not wait. The step stays as it is, and its own deadline too; the row looks like any other that expired.
+WITH held AS MATERIALIZED (
+    SELECT task_id, state, epoch, last_event
+    FROM task
+    WHERE
+        task_id = %(task_id)s AND locked_by = %(locked_by)s AND (run_id IS NULL OR run_id = %(run_id)s)
+        AND state IN ('Processing', 'Compensating') AND complete_by > clock_timestamp()
+),
+spent AS (
+    UPDATE step AS s SET gave_up = true FROM held WHERE s.task_id = held.task_id AND s.name = %(step)s
+),
+moved AS (
+    UPDATE task AS t SET
+        complete_by = clock_timestamp(), run_id = %(run_id)s, last_event = t.last_event + 1,
+        updated_at = clock_timestamp()
+    FROM held
+    WHERE t.task_id = held.task_id
+    RETURNING t.task_id, t.last_event, t.state, t.epoch
+)
+INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, detail)
+SELECT
+    task_id, last_event, 'gave_up', state, state, epoch, %(locked_by)s,
+    jsonb_build_object('step', %(step)s::text, 'cause', %(cause)s::text)
+FROM moved

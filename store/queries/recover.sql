@@ -1,0 +1,51 @@
+-- Carries out one page of the Supervisor's decisions: each row only if the locked_by and the complete_by that were
+-- read still stand and the deadline has passed, so no task is recovered twice and no holder that moved on is evicted.
+WITH decision AS MATERIALIZED (
+    SELECT d.*
+    FROM jsonb_to_recordset(%(decisions)s) AS d (
+        task_id text, locked_by text, complete_by timestamptz, target text, delay_s float8, failed_steps jsonb,
+        cause text
+    )
+),
+expired AS MATERIALIZED (
+    SELECT t.task_id, t.state, t.epoch, d.target, d.delay_s, d.failed_steps, d.cause, d.locked_by
+    FROM task AS t INNER JOIN decision AS d ON d.task_id = t.task_id
+    WHERE
+        t.locked_by = d.locked_by AND t.complete_by = d.complete_by AND t.complete_by <= clock_timestamp()
+    ORDER BY t.task_id
+    FOR UPDATE OF t SKIP LOCKED
+),
+counted AS (
+    UPDATE step AS s SET failure_count = s.failure_count + 1
+    FROM expired AS x
+    WHERE s.task_id = x.task_id AND x.failed_steps ? s.name
+),
+moved AS (
+    UPDATE task AS t SET
+        state = x.target,
+        state_since = CASE WHEN t.state = x.target THEN t.state_since ELSE clock_timestamp() END,
+        locked_by = NULL, run_id = NULL, complete_by = NULL,
+        not_before = clock_timestamp() + make_interval(secs => x.delay_s),
+        failure_count = t.failure_count + CASE WHEN jsonb_array_length(x.failed_steps) > 0 THEN 1 ELSE 0 END,
+        error = jsonb_build_object('message', x.cause, 'steps', x.failed_steps),
+        last_event = t.last_event + 1,
+        updated_at = clock_timestamp()
+    FROM expired AS x
+    WHERE t.task_id = x.task_id
+    RETURNING t.task_id, t.last_event, t.state, t.epoch
+),
+alerted AS (
+    INSERT INTO alert (kind, task_id, message)
+    SELECT CASE m.state WHEN 'Error' THEN 'task_in_error' ELSE 'compensation_failed' END, m.task_id, x.cause
+    FROM moved AS m INNER JOIN expired AS x ON x.task_id = m.task_id
+    WHERE m.state IN ('Error', 'CompensationFailed')
+),
+logged AS (
+    INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, detail)
+    SELECT
+        m.task_id, m.last_event, 'expired', x.state, m.state, m.epoch, %(actor)s,
+        jsonb_build_object('cause', x.cause, 'failed', x.failed_steps, 'delay_s', x.delay_s, 'held_by', x.locked_by)
+    FROM moved AS m INNER JOIN expired AS x ON x.task_id = m.task_id
+)
+SELECT m.task_id, m.state, x.locked_by
+FROM moved AS m INNER JOIN expired AS x ON x.task_id = m.task_id

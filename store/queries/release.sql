@@ -1,0 +1,35 @@
+-- The holder, which can't go on for reasons that are not the task's, gives the row back: no failure is counted, and
+-- the reservation returns only where certainly no call was made. With `unstarted`, only if no run has bound itself.
+WITH held AS MATERIALIZED (
+    SELECT task_id, state, epoch, last_event
+    FROM task
+    WHERE
+        task_id = %(task_id)s AND locked_by = %(locked_by)s AND state IN ('Processing', 'Compensating')
+        AND CASE WHEN %(unstarted)s THEN run_id IS NULL ELSE run_id IS NULL OR run_id = %(run_id)s END
+),
+returned AS (
+    UPDATE step AS s SET
+        budget_left = s.budget_left + CASE WHEN s.state = 'Running' THEN s.reserved ELSE 0 END,
+        undo_budget_left = s.undo_budget_left + CASE WHEN s.state = 'Undoing' THEN s.reserved ELSE 0 END,
+        reserved = 0, reservation = NULL
+    FROM held
+    WHERE
+        s.task_id = held.task_id AND s.name = %(step)s AND s.epoch = held.epoch AND s.state IN ('Running', 'Undoing')
+        AND NOT %(called)s
+),
+moved AS (
+    UPDATE task AS t SET
+        state = CASE t.state WHEN 'Processing' THEN 'Pending' ELSE t.state END,
+        state_since = CASE t.state WHEN 'Processing' THEN clock_timestamp() ELSE t.state_since END,
+        locked_by = NULL, run_id = NULL, complete_by = NULL,
+        not_before = clock_timestamp() + make_interval(secs => %(delay_s)s),
+        last_event = t.last_event + 1, updated_at = clock_timestamp()
+    FROM held
+    WHERE t.task_id = held.task_id
+    RETURNING t.task_id, t.last_event, t.state, t.epoch
+)
+INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, detail)
+SELECT
+    moved.task_id, moved.last_event, 'released', held.state, moved.state, moved.epoch, %(locked_by)s,
+    jsonb_build_object('cause', %(cause)s::text)
+FROM moved, held

@@ -1,0 +1,37 @@
+-- Asks for the undo of a task, whoever holds it: Compensating, held by nobody, requester and reason in the event.
+-- Refused past the pivot; nothing changes if it is being undone already. From CompensationFailed the undo budget is
+-- granted anew. With `holder`, only if that attempt still holds the task (F1).
+WITH movable AS MATERIALIZED (
+    SELECT t.task_id, t.state, t.epoch, t.last_event, t.definition, t.version
+    FROM task AS t
+    WHERE
+        t.task_id = %(task_id)s
+        AND t.state IN ('Pending', 'Processing', 'Processed', 'Error', 'CompensationFailed')
+        AND (%(holder)s::text IS NULL OR t.locked_by = %(holder)s)
+        AND NOT EXISTS (
+            SELECT 1 FROM step AS p
+            WHERE
+                p.task_id = t.task_id AND p.pivot
+                AND (p.state IN ('Running', 'Completed') OR (p.state = 'Failed' AND p.outcome_unknown))
+        )
+),
+granted AS (
+    UPDATE step AS s SET
+        undo_budget = s.undo_budget - s.undo_budget_left + (d.policies #>> ARRAY['steps', s.name, 'undo_budget'])::int,
+        undo_budget_left = (d.policies #>> ARRAY['steps', s.name, 'undo_budget'])::int
+    FROM movable AS m INNER JOIN definition AS d ON d.name = m.definition AND d.version = m.version
+    WHERE s.task_id = m.task_id AND m.state = 'CompensationFailed' AND s.state <> 'Undone'
+),
+moved AS (
+    UPDATE task AS t SET
+        state = 'Compensating', state_since = clock_timestamp(), locked_by = NULL, run_id = NULL, complete_by = NULL,
+        not_before = clock_timestamp(), failure_count = 0, last_event = t.last_event + 1, updated_at = clock_timestamp()
+    FROM movable
+    WHERE t.task_id = movable.task_id
+    RETURNING t.task_id, t.last_event, t.state, t.epoch
+)
+INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, detail)
+SELECT
+    moved.task_id, moved.last_event, 'undo_requested', movable.state, moved.state, moved.epoch, %(requester)s,
+    jsonb_build_object('reason', %(reason)s::text)
+FROM moved, movable

@@ -1,0 +1,40 @@
+-- The undo of a step was refused for good: CompensationFailed with an alert; what comes after it is not tried (F9).
+WITH held AS MATERIALIZED (
+    SELECT task_id, state, epoch, last_event
+    FROM task
+    WHERE
+        task_id = %(task_id)s AND locked_by = %(locked_by)s AND (run_id IS NULL OR run_id = %(run_id)s)
+        AND state = 'Compensating' AND complete_by > clock_timestamp()
+),
+failed AS (
+    UPDATE step AS s SET
+        state = 'UndoFailed', error = %(error)s::jsonb, failure_count = s.failure_count + 1, reserved = 0,
+        reservation = NULL
+    FROM held
+    WHERE s.task_id = held.task_id AND s.name = %(step)s AND s.state = 'Undoing' AND s.epoch = held.epoch
+    RETURNING s.name
+),
+entry AS (
+    UPDATE compensation AS c SET state = 'Failed', error = %(error)s::jsonb
+    FROM held, failed
+    WHERE c.task_id = held.task_id AND c.step = failed.name
+),
+moved AS (
+    UPDATE task AS t SET
+        state = 'CompensationFailed', state_since = clock_timestamp(), locked_by = NULL, run_id = NULL,
+        complete_by = NULL, error = %(error)s::jsonb, failure_count = t.failure_count + 1,
+        last_event = t.last_event + 1, updated_at = clock_timestamp()
+    FROM held, failed
+    WHERE t.task_id = held.task_id
+    RETURNING t.task_id, t.last_event, t.state, t.epoch
+),
+alerted AS (
+    INSERT INTO alert (kind, task_id, message)
+    SELECT 'compensation_failed', task_id, format('undo of %%s: %%s', %(step)s::text, (%(error)s::jsonb) ->> 'message')
+    FROM moved
+)
+INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, detail)
+SELECT
+    moved.task_id, moved.last_event, 'undo_failed', held.state, moved.state, moved.epoch, %(locked_by)s,
+    %(error)s::jsonb
+FROM moved, held

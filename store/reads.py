@@ -1,0 +1,158 @@
+"""Plain reads of the state store, for people and tools: through SQLModel, deciding nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from time import monotonic
+from typing import Any
+
+from sqlalchemy import func
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlmodel import col, select
+from sqlmodel.ext.asyncio.session import AsyncSession
+
+from domain.faults import NotFound, Unreachable
+from domain.states import SETTLED, TaskState
+from store.migrate import sqlalchemy_url
+from store.tables import Alert, Compensation, Event, Step, Sweep, Task
+
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class TaskPage:
+    """One task with everything on record about it: steps in order, events by number, undo log by seq."""
+
+    task: Task
+    steps: Sequence[Step]
+    undo_log: Sequence[Compensation]
+    events: Sequence[Event]
+    alerts: Sequence[Alert]
+    now: datetime
+
+
+class Reads:
+    """Reads of one state store."""
+
+    def __init__(self, engine: AsyncEngine, place: str) -> None:
+        self._engine, self._place = engine, place
+
+    async def page(self, task_id: str) -> TaskPage:
+        """Everything about one task.
+
+        Raises:
+            NotFound: There is no such task.
+        """
+        async with self._session() as session:
+            task = await session.get(Task, task_id)
+            if task is None:
+                raise NotFound(f"there is no task {task_id!r}: `python starter.py list` shows those there are")
+
+            async def all_of(table: Any, order: Any) -> Sequence[Any]:
+                query = select(table).where(col(table.task_id) == task_id).order_by(order)
+                return (await session.exec(query)).all()
+
+            return TaskPage(
+                task=task,
+                steps=await all_of(Step, col(Step.position)),
+                undo_log=await all_of(Compensation, col(Compensation.seq)),
+                events=await all_of(Event, col(Event.number)),
+                alerts=await all_of(Alert, col(Alert.id)),
+                now=(await session.exec(select(func.clock_timestamp()))).one(),
+            )
+
+    async def tasks(
+        self,
+        *,
+        ids: Sequence[str] | None = None,
+        state: TaskState | None = None,
+        definition: str | None = None,
+        limit: int = 50,
+    ) -> Sequence[Task]:
+        """Tasks, newest first."""
+        query = select(Task).order_by(col(Task.created_at).desc(), col(Task.task_id)).limit(limit)
+        if ids is not None:
+            query = query.where(col(Task.task_id).in_(ids))
+        if state is not None:
+            query = query.where(col(Task.state) == state)
+        if definition is not None:
+            query = query.where(col(Task.definition) == definition)
+        async with self._session() as session:
+            return (await session.exec(query)).all()
+
+    async def steps(self, task_ids: Sequence[str]) -> Sequence[Step]:
+        """Steps of these tasks, in order."""
+        query = select(Step).where(col(Step.task_id).in_(task_ids)).order_by(col(Step.task_id), col(Step.position))
+        async with self._session() as session:
+            return (await session.exec(query)).all()
+
+    async def events(self, task_ids: Sequence[str]) -> Sequence[Event]:
+        """Events of these tasks, by task and number."""
+        query = select(Event).where(col(Event.task_id).in_(task_ids)).order_by(col(Event.task_id), col(Event.number))
+        async with self._session() as session:
+            return (await session.exec(query)).all()
+
+    async def count_by_state(self) -> dict[TaskState, int]:
+        """How many tasks are in each state; grows with the table, so for people only."""
+        async with self._session() as session:
+            rows = await session.exec(select(Task.state, func.count()).group_by(col(Task.state)))
+            return {TaskState(state): int(count) for state, count in rows.all()}
+
+    async def last_sweeps(self, limit: int = 10) -> Sequence[Sweep]:
+        """The last sweeps, newest first."""
+        async with self._session() as session:
+            return (await session.exec(select(Sweep).order_by(col(Sweep.id).desc()).limit(limit))).all()
+
+    async def alerts(self, limit: int = 50) -> Sequence[Alert]:
+        """The last alerts, newest first."""
+        async with self._session() as session:
+            return (await session.exec(select(Alert).order_by(col(Alert.id).desc()).limit(limit))).all()
+
+    async def wait_settled(self, task_ids: Sequence[str], timeout: timedelta) -> Sequence[Task]:
+        """Wait until every one of these tasks is settled. Returns them as they are then.
+
+        Raises:
+            TimeoutError: Some are not settled in time. NotFound: There is no such task.
+        """
+        return await self.wait_state(task_ids, SETTLED, timeout)
+
+    async def wait_state(
+        self, task_ids: Sequence[str], states: frozenset[TaskState], timeout: timedelta
+    ) -> Sequence[Task]:
+        """Wait until every one of these tasks is in one of these states."""
+        give_up_at = monotonic() + timeout.total_seconds()
+        wanted = list(dict.fromkeys(task_ids))
+        while True:
+            tasks = await self.tasks(ids=wanted, limit=len(wanted))
+            if missing := sorted(set(wanted) - {t.task_id for t in tasks}):
+                raise NotFound(f"there is no task {missing[0]!r}")
+            waiting = [t for t in tasks if t.state not in states]
+            if not waiting:
+                return tasks
+            if monotonic() > give_up_at:
+                first = waiting[0]
+                raise TimeoutError(f"{len(waiting)} of {len(tasks)} not there yet: {first.task_id} is {first.state}")
+            await asyncio.sleep(_POLL_S)
+
+    @asynccontextmanager
+    async def _session(self) -> AsyncIterator[AsyncSession]:
+        try:
+            async with AsyncSession(self._engine) as session:
+                yield session
+        except OperationalError as error:
+            raise Unreachable(f"{self._place} does not answer: {error.orig}") from error
+
+
+@asynccontextmanager
+async def open_reads(dsn: str, place: str = "state store") -> AsyncIterator[Reads]:
+    """Reads on the state store at `dsn`."""
+    engine = create_async_engine(sqlalchemy_url(dsn), pool_size=2, pool_pre_ping=True)
+    try:
+        yield Reads(engine, place)
+    finally:
+        await engine.dispose()

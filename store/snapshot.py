@@ -1,0 +1,99 @@
+"""A task as a transaction left it: what a transition is judged by when it changed nothing."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from domain.ids import idempotency_keys
+from domain.messages import Json, RunInput, StepView, UndoView
+from domain.states import StepState, TaskState, UndoState
+
+
+class StepRow(BaseModel):
+    """A step row. `time_left_s` is negative once its deadline has passed, None before it ever began."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    state: StepState
+    epoch: int
+    pivot: bool
+    budget_left: int
+    undo_budget_left: int
+    reserved: int
+    reservation: str | None
+    key_generation: int
+    time_left_s: float | None
+    result: Json | None
+    error: Json | None
+
+
+class UndoRow(BaseModel):
+    """An entry of the compensation log that is not Undone."""
+
+    model_config = ConfigDict(frozen=True)
+
+    seq: int
+    step: str
+    action: str
+    body: Json
+    state: UndoState
+
+
+class Snapshot(BaseModel):
+    """A task row with its steps in definition order and its open undo log, last begun first."""
+
+    model_config = ConfigDict(frozen=True)
+
+    task_id: str
+    definition: str
+    version: int
+    state: TaskState
+    locked_by: str | None
+    run_id: str | None
+    epoch: int
+    submitter: str
+    time_left_s: float | None
+    steps: list[StepRow]
+    undo_log: list[UndoRow]
+
+    def step(self, name: str) -> StepRow:
+        """The step of that name; KeyError if the task has none."""
+        found = next((s for s in self.steps if s.name == name), None)
+        if found is None:
+            raise KeyError(f"task {self.task_id} has no step {name!r}")
+        return found
+
+    def is_held_by(self, locked_by: str, run_id: str) -> bool:
+        """Whether this run holds the task, in time or not."""
+        return self.locked_by == locked_by and self.run_id in (None, run_id)
+
+    def as_run(self, record: Json) -> RunInput:
+        """Input of the run that carries out what was claimed."""
+        undo = self.state is TaskState.COMPENSATING
+        generation = {s.name: s.key_generation for s in self.steps}
+        return RunInput(
+            task_id=self.task_id,
+            definition=self.definition,
+            version=self.version,
+            epoch=self.epoch,
+            undo=undo,
+            record=record,
+            steps=[
+                StepView(name=s.name, state=s.state, key_generation=s.key_generation, result=s.result)
+                for s in self.steps
+            ],
+            undo_log=[
+                UndoView(
+                    seq=e.seq,
+                    step=e.step,
+                    action=e.action,
+                    body=e.body,
+                    keys=idempotency_keys(self.task_id, e.step, generation[e.step]),
+                    state=e.state,
+                )
+                for e in self.undo_log
+            ]
+            if undo
+            else [],
+        )

@@ -1,0 +1,315 @@
+"""The state store as the Scheduler sees it: one method a transition, each a compare-and-set in one round trip.
+
+Every transition locks the task's row, runs its statement, and reads the task back, in one transaction. Where the
+statement changed nothing, the snapshot tells why: the row already says what was to be written (an acknowledgement was
+lost, or the work was run twice), or it is no longer the caller's (B2). Repeating any of these is safe.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal
+from uuid import uuid4
+
+from domain.ids import attempt_id
+from domain.messages import Begin, End, Grant, Json, Report, UndoRequest, UndoVerdict
+from domain.states import StepState, TaskState
+from store.database import Database, Params, query
+from store.snapshot import Snapshot, StepRow
+
+CHANNEL = "task_claimable"
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Who writes: an attempt, and the Temporal run that carries it out."""
+
+    task_id: str
+    locked_by: str
+    run_id: str
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the attempt."""
+        return int(self.locked_by.rsplit("/", 1)[1])
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """As parameters of a guarded statement."""
+        return {"task_id": self.task_id, "locked_by": self.locked_by, "run_id": self.run_id}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A task that was claimed. `age`: how long ago it was submitted."""
+
+    task: Snapshot
+    age: timedelta
+
+    @property
+    def locked_by(self) -> str:
+        """Workflow id of the attempt that was claimed."""
+        return attempt_id(self.task.definition, self.task.task_id, self.task.epoch)
+
+
+class StateStore:
+    """Transitions of tasks and steps, as the application's role.
+
+    `on_settled` is called whenever a write of this process has let go of a task: a slot is free, or work is there.
+    """
+
+    def __init__(self, database: Database, *, claim_within: timedelta = timedelta(seconds=10)) -> None:
+        self.database = database
+        self.on_settled: Callable[[], None] = lambda: None
+        self._claim_within = {"claim_within_s": claim_within.total_seconds()}
+
+    # --- claims -----------------------------------------------------------------------------------------------
+
+    async def claim(self, worker: str, loaded: Sequence[tuple[str, int]], slots: int) -> list[Claim]:
+        """Claim for `worker`, which has the definitions `loaded`, as many tasks as are free of its `slots` (B1)."""
+        params = {
+            "worker": worker,
+            "slots": slots,
+            "definitions": [name for name, _ in loaded],
+            "versions": [version for _, version in loaded],
+            **self._claim_within,
+        }
+        rows = await self.database.rows(query("claim"), params)
+        ages = {r["task_id"]: timedelta(seconds=r["age_s"]) for r in rows}
+        if not ages:
+            return []
+        snapshots = await self.snapshots(list(ages))
+        return [Claim(s, ages[s.task_id]) for s in snapshots if s.locked_by is not None]
+
+    async def snapshots(self, task_ids: Sequence[str]) -> list[Snapshot]:
+        """The tasks of those ids, as they are now; unknown ids are left out."""
+        _, rows = await self.database.transaction(*[(query("snapshot"), {"task_id": t}) for t in task_ids])
+        return [Snapshot.model_validate(r[0]) for r in rows if r]
+
+    async def snapshot(self, task_id: str) -> Snapshot | None:
+        """One task, as it is now."""
+        return next(iter(await self.snapshots([task_id])), None)
+
+    # --- forward ----------------------------------------------------------------------------------------------
+
+    async def advance(
+        self,
+        hold: Hold,
+        *,
+        done: str | None = None,
+        result: Json | None = None,
+        calls: int | None = None,
+        begin: Begin | None = None,
+    ) -> Report:
+        """Write one boundary: step `done` is Completed with `result`, step `begin` Running with its calls reserved.
+
+        The task is Processed with the last step. A reservation unused (`calls` of it were used) returns.
+        """
+        return await self._boundary("advance", hold, done, begin, calls, result)
+
+    async def fail(
+        self, hold: Hold, step: str, error: Json, *, unknown: bool, then: Literal["undo", "error"]
+    ) -> Report:
+        """Record a permanent fault at once: Error with an alert, or Compensating (C5)."""
+        _, after = await self._transition(
+            "fail",
+            {**hold.params, "step": step, "error": json.dumps(error), "unknown": unknown, "then": then},
+        )
+        if after and after.epoch == hold.epoch and after.step(step).state is StepState.FAILED:
+            return Report(end=End.PERMANENT_FAULT, cause=str(error.get("message", "")))
+        return _lost(after, hold)
+
+    async def give_up(self, hold: Hold, step: str, cause: str) -> Report:
+        """The allowance is spent: bring the task's deadline forward to now, so that the Supervisor need not wait."""
+        changed, after = await self._transition("give_up", {**hold.params, "step": step, "cause": cause})
+        return Report(end=End.GAVE_UP, cause=cause) if changed else _lost(after, hold)
+
+    async def release(
+        self, hold: Hold, cause: str, *, step: str | None = None, called: bool, delay: timedelta
+    ) -> Report:
+        """Give the row back without counting a failure; what `step` reserved returns if nothing was `called`."""
+        return await self._release(hold, cause, step, called, delay, unstarted=False)
+
+    async def release_unstarted(self, claim: Claim, cause: str, delay: timedelta) -> Report:
+        """Give a claim back whose run may not have started: only if none has bound itself yet."""
+        hold = Hold(claim.task.task_id, claim.locked_by, "")
+        return await self._release(hold, cause, None, False, delay, unstarted=True)
+
+    # --- undo -------------------------------------------------------------------------------------------------
+
+    async def request_undo(self, request: UndoRequest) -> UndoVerdict:
+        """Ask for the undo of a task: one statement for every way of asking (F1)."""
+        changed, after = await self._transition("request_undo", request.model_dump())
+        if changed:
+            await self.announce()
+        return _verdict(request, changed, after)
+
+    async def undo_advance(
+        self, hold: Hold, *, done: str | None = None, calls: int | None = None, begin: Begin | None = None
+    ) -> Report:
+        """Write one boundary of an undo run; the task is Compensated once its log has nothing left."""
+        return await self._boundary("undo_advance", hold, done, begin, calls, None)
+
+    async def undo_fail(self, hold: Hold, step: str, error: Json) -> Report:
+        """The undo of a step was refused for good: CompensationFailed with an alert (F9)."""
+        _, after = await self._transition("undo_fail", {**hold.params, "step": step, "error": json.dumps(error)})
+        if after and after.epoch == hold.epoch and after.step(step).state is StepState.UNDO_FAILED:
+            return Report(end=End.UNDO_FAILED, cause=str(error.get("message", "")))
+        return _lost(after, hold)
+
+    # --- people -----------------------------------------------------------------------------------------------
+
+    async def resubmit(
+        self, task_id: str, *, requester: str, reason: str, changes: Json
+    ) -> tuple[bool, Snapshot | None]:
+        """Error back to Pending, with counts reset and a fresh budget (G1). Whether it moved, and the task."""
+        changed, after = await self._transition(
+            "resubmit",
+            {"task_id": task_id, "requester": requester, "reason": reason, "changes": json.dumps(changes)},
+        )
+        if changed:
+            await self.announce()
+        return bool(changed), after
+
+    async def note(self, task_id: str, actor: str, detail: Json) -> None:
+        """Append an event that changes nothing else."""
+        await self._transition("note", {"task_id": task_id, "actor": actor, "detail": json.dumps(detail)})
+
+    async def announce(self) -> None:
+        """Wake the dispatchers: something can be claimed. A hint only; they also poll."""
+        await self.database.rows(f"SELECT pg_notify('{CHANNEL}', '')")
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    async def _transition(self, name: str, params: Params) -> tuple[int, Snapshot | None]:
+        key = {"task_id": params["task_id"]}
+        counts, rows = await self.database.transaction(
+            (query("lock"), key), (query(name), params), (query("snapshot"), key)
+        )
+        after = Snapshot.model_validate(rows[2][0]) if rows[2] else None
+        if after is None or after.locked_by is None:
+            self.on_settled()
+        return counts[1], after
+
+    async def _release(
+        self, hold: Hold, cause: str, step: str | None, called: bool, delay: timedelta, *, unstarted: bool
+    ) -> Report:
+        changed, after = await self._transition(
+            "release",
+            {
+                **hold.params,
+                "cause": cause,
+                "step": step,
+                "called": called,
+                "delay_s": delay.total_seconds(),
+                "unstarted": unstarted,
+            },
+        )
+        return Report(end=End.RELEASED, cause=cause) if changed else _lost(after, hold)
+
+    async def _boundary(
+        self,
+        name: str,
+        hold: Hold,
+        done: str | None,
+        begin: Begin | None,
+        calls: int | None,
+        result: Json | None,
+    ) -> Report:
+        reservation = uuid4().hex
+        params = {
+            **hold.params,
+            "done": done,
+            "result": None if result is None else json.dumps(result),
+            "calls": calls,
+            "begin": begin.step if begin else None,
+            "within_s": begin.within_s if begin else 0.0,
+            "allowance": begin.calls if begin else 0,
+            "reservation": reservation,
+            "undo_action": begin.undo.action if begin and begin.undo else None,
+            "undo_body": json.dumps(begin.undo.body) if begin and begin.undo else None,
+            **self._claim_within,
+        }
+        _, after = await self._transition(name, params)
+        return await self._judge(name, hold, after, done, begin, reservation)
+
+    async def _judge(
+        self,
+        name: str,
+        hold: Hold,
+        after: Snapshot | None,
+        done: str | None,
+        begin: Begin | None,
+        reservation: str,
+    ) -> Report:
+        """Read the outcome of a boundary from the task as it now is."""
+        finished = StepState.UNDONE if name == "undo_advance" else StepState.COMPLETED
+        ends = {TaskState.PROCESSED: End.PROCESSED, TaskState.COMPENSATED: End.COMPENSATED}
+        if after is None or after.epoch != hold.epoch:
+            return _lost(after, hold)
+        if done is not None and after.step(done).state is not finished:
+            return _lost(after, hold)
+        about = done or (begin.step if begin else None)
+        result = after.step(about).result if about else None
+        if after.state in ends:
+            return Report(end=ends[after.state], result=result)
+        if not after.is_held_by(hold.locked_by, hold.run_id) or (after.time_left_s or 0) <= 0:
+            return _lost(after, hold)
+        if begin is None:
+            return Report(result=result)
+        return await self._granted(hold, after.step(begin.step), finished, reservation, result, only=done is None)
+
+    async def _granted(
+        self,
+        hold: Hold,
+        step: StepRow,
+        finished: StepState,
+        reservation: str,
+        result: Json | None,
+        *,
+        only: bool,
+    ) -> Report:
+        if step.reservation == reservation:
+            return Report(result=result if not only else None, grant=_grant(step))
+        if step.state is finished:
+            return Report(result=result if not only else step.result or {})
+        left = step.undo_budget_left if finished is StepState.UNDONE else step.budget_left
+        if left == 0:
+            return await self.give_up(hold, step.name, f"step {step.name}: the budget of calls is spent")
+        return Report(result=None if only else result)
+
+
+def _grant(step: StepRow) -> Grant:
+    return Grant(calls=step.reserved, within_s=max(0.0, step.time_left_s or 0.0))
+
+
+def _lost(after: Snapshot | None, hold: Hold) -> Report:
+    """Why a guarded write changed nothing: it came late, or somebody else moved the task."""
+    if after is None:
+        return Report(end=End.SUPERSEDED, cause=f"there is no task {hold.task_id}")
+    if after.is_held_by(hold.locked_by, hold.run_id):
+        return Report(end=End.DEADLINE_PASSED, cause=f"complete_by of {hold.locked_by} has passed")
+    if after.epoch == hold.epoch and after.locked_by is None and after.state is TaskState.COMPENSATING:
+        return Report(end=End.UNDO_REQUESTED, cause="the task is to be undone")
+    holder = after.locked_by or "nobody"
+    return Report(end=End.SUPERSEDED, cause=f"task {after.task_id} is {after.state}, held by {holder}")
+
+
+def _verdict(request: UndoRequest, changed: int, after: Snapshot | None) -> UndoVerdict:
+    task_id = request.task_id
+    if after is None:
+        return UndoVerdict(verdict="not_found", task_id=task_id, message=f"there is no task {task_id}")
+    if changed:
+        return UndoVerdict(verdict="accepted", task_id=task_id, state=after.state, message="undo is asked for")
+    if after.state in (TaskState.COMPENSATING, TaskState.COMPENSATED):
+        message = f"task {task_id} is {after.state} already"
+        return UndoVerdict(verdict="already", task_id=task_id, state=after.state, message=message)
+    if request.holder is not None and after.locked_by != request.holder:
+        message = f"task {task_id} is no longer held by {request.holder}"
+        return UndoVerdict(verdict="not_holder", task_id=task_id, state=after.state, message=message)
+    pivot = next((s.name for s in after.steps if s.pivot), "?")
+    message = f"task {task_id} is past its pivot (step {pivot}): it can only go forward"
+    return UndoVerdict(verdict="past_pivot", task_id=task_id, state=after.state, message=message)

@@ -1,0 +1,156 @@
+"""Submission: two stores, no shared transaction, both writes idempotent on the task id (A1 to A7, A9).
+
+The state row comes first, because admission is decided with it; then the business record; only then the
+acknowledgement. Whoever dies in between has acknowledged nothing, and the next delivery finishes the pair.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from domain.definition import Definition, Registry
+from domain.faults import UsageError
+from domain.ids import TaskId
+from domain.messages import Json
+from store.intake import Admitted, Contradiction, Full, Intake, NewTask
+from store.orders import Orders
+
+MOST_BYTES = 256 * 1024
+
+
+class Submission(BaseModel):
+    """What a submitter sends: the application's own id, the pipeline's name, the business record."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    task_id: TaskId
+    pipeline: str
+    record: Json
+    submitter: str = Field("cli", min_length=1, max_length=128)
+    reply_to: str | None = Field(None, max_length=256)
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """Both writes are there. `new`: made by this call; otherwise by an earlier one with the same content."""
+
+    task_id: str
+    definition: str
+    new: bool
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """A record of that id says something else: the message is in the dead letters, nothing was overwritten."""
+
+    task_id: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Nothing was written: come again later."""
+
+    task_id: str
+    reason: str
+    retry_after: timedelta
+
+
+Verdict = Accepted | Conflict | Refused
+
+
+class InvalidSubmission(UsageError):
+    """The message is wrong. `problems`: one text a field, each with the value that was given."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+class SubmissionDesk:
+    """Takes submissions in."""
+
+    def __init__(self, intake: Intake, orders: Orders, registry: Registry) -> None:
+        self._intake, self._orders, self._registry = intake, orders, registry
+
+    def parse(self, text: str | bytes) -> Submission:
+        """Read and check one message without writing anything.
+
+        Raises:
+            InvalidSubmission: Naming each field that is wrong, and its value.
+        """
+        size = len(text.encode() if isinstance(text, str) else text)
+        if size > MOST_BYTES:
+            raise InvalidSubmission([f"the message has {size} bytes; at most {MOST_BYTES} are taken"])
+        try:
+            submission = Submission.model_validate_json(text)
+        except ValidationError as error:
+            raise InvalidSubmission(_problems(error, ())) from error
+        self._definition(submission)
+        return submission
+
+    async def submit(self, submission: Submission) -> Verdict:
+        """Write both records if they are missing, and acknowledge.
+
+        Raises:
+            InvalidSubmission: As `parse`.
+            Unreachable: A store did not answer. Submitting the same again is safe, and finishes what was begun.
+        """
+        definition, record = self._definition(submission)
+        digest = digest_of(definition.name, record)
+        new = NewTask(submission.task_id, definition, digest, submission.submitter, submission.reply_to)
+        for _ in range(3):
+            admitted = await self._intake.admit(new)
+            match admitted:
+                case Full(reason, retry_after):
+                    return Refused(submission.task_id, reason, retry_after)
+                case Contradiction():
+                    return await self._conflict(submission, "its content differs from the record of that task id")
+                case Admitted():
+                    pass
+            written = await self._orders.create(submission.task_id, definition.name, record, digest)
+            if written == "different":
+                return await self._conflict(submission, "the orders database has another record of that task id")
+            if written == "same" or admitted.new or await self._intake.is_on_record(submission.task_id):
+                return Accepted(submission.task_id, definition.name, admitted.new)
+        raise UsageError(f"task {submission.task_id}: its submission is being removed; submit it again")
+
+    def _definition(self, submission: Submission) -> tuple[Definition, Json]:
+        definition = self._registry.newest(submission.pipeline)
+        if definition is None:
+            known = ", ".join(self._registry.names())
+            raise InvalidSubmission([f"pipeline: unknown pipeline {submission.pipeline!r} (there are: {known})"])
+        try:
+            return definition, definition.record.model_validate(submission.record).model_dump(mode="json")
+        except ValidationError as error:
+            raise InvalidSubmission(_problems(error, ("record",))) from error
+
+    async def _conflict(self, submission: Submission, reason: str) -> Conflict:
+        message = submission.model_dump(mode="json")
+        await self._intake.dead_letter(submission.task_id, submission.submitter, reason, message)
+        return Conflict(submission.task_id, reason)
+
+
+def digest_of(definition: str, record: Json) -> str:
+    """SHA-256 of the canonical form: keys sorted, no white space, UTF-8 (A3)."""
+    canonical = json.dumps([definition, record], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _problems(error: ValidationError, where: tuple[str, ...]) -> list[str]:
+    return [_problem(e, where) for e in error.errors(include_url=False, include_context=False)]
+
+
+def _problem(error: Any, where: tuple[str, ...]) -> str:
+    field = ".".join(str(part) for part in (*where, *error["loc"]))
+    if error["type"] in ("missing", "json_invalid"):
+        return f"{field}: {error['msg']}" if field else str(error["msg"])
+    value = json.dumps(error["input"], default=str)
+    shown = value if len(value) <= 80 else value[:77] + "..."
+    return f"{field}: {error['msg']}, not {shown}"

@@ -1,0 +1,303 @@
+"""The tables of both databases, as SQLModel classes: what the migrations create and plain reads select from.
+
+State store: `task`, `step`, `compensation`, `event`, `definition`, `inbox`, `sweep`, `dead_letter`, `alert`.
+Orders database (a second database): `business_record`. All instants are `timestamptz`, set by the database's clock.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Enum,
+    Float,
+    Identity,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlmodel import Field, SQLModel
+
+from domain.ids import TASK_ID
+from domain.states import EventKind, StepState, TaskState, UndoState
+
+STATE_STORE = MetaData()
+ORDERS = MetaData()
+
+
+class StateTable(SQLModel):
+    """Base of the tables in the state store."""
+
+    metadata = STATE_STORE
+
+
+class OrdersTable(SQLModel):
+    """Base of the tables in the orders database."""
+
+    metadata = ORDERS
+
+
+def _one_of(column: str, values: type[StrEnum]) -> str:
+    return f"{column} IN ({', '.join(repr(v.value) for v in values)})"
+
+
+def _text(**options: Any) -> Any:
+    return Column(Text, nullable=options.pop("nullable", False), **options)
+
+
+def _enum(values: type[StrEnum], *, default: StrEnum | None = None, nullable: bool = False) -> Any:
+    """A column that stores the values of a closed set, not their Python names."""
+    kind = Enum(values, native_enum=False, length=32, values_callable=lambda e: [v.value for v in e])
+    return Column(kind, nullable=nullable, server_default=default.value if default else None)
+
+
+def _int(default: int | None = None) -> Any:
+    return Column(Integer, nullable=False, server_default=None if default is None else str(default))
+
+
+def _at(*, nullable: bool = False) -> Any:
+    default = None if nullable else text("clock_timestamp()")
+    return Column(DateTime(timezone=True), nullable=nullable, server_default=default)
+
+
+def _flag() -> Any:
+    return Column(Boolean, nullable=False, server_default=text("false"))
+
+
+def _json(*, nullable: bool = True) -> Any:
+    return Column(JSONB(none_as_null=True), nullable=nullable)
+
+
+class Task(StateTable, table=True):
+    """One logical operation. Business details are not repeated here: an attempt loads them by id (B6)."""
+
+    __tablename__ = "task"
+    __table_args__ = (
+        CheckConstraint(f"task_id ~ '^{TASK_ID.pattern}$'", name="task_id_is_well_formed"),
+        CheckConstraint(_one_of("state", TaskState), name="task_state_is_known"),
+        CheckConstraint("(locked_by IS NULL) = (complete_by IS NULL)", name="held_exactly_while_it_has_a_deadline"),
+        CheckConstraint("run_id IS NULL OR locked_by IS NOT NULL", name="run_only_while_held"),
+        CheckConstraint(
+            "CASE state WHEN 'Processing' THEN locked_by IS NOT NULL WHEN 'Compensating' THEN true"
+            " ELSE locked_by IS NULL END",
+            name="held_only_while_at_work",
+        ),
+        CheckConstraint("epoch >= 0 AND failure_count >= 0 AND last_event >= 0", name="counts_are_not_negative"),
+        # claim.sql: what can be claimed, soonest first, by definition
+        Index(
+            "task_claimable",
+            "definition",
+            "version",
+            "not_before",
+            "task_id",
+            postgresql_where=text("locked_by IS NULL AND state IN ('Pending', 'Compensating')"),
+        ),
+        # expired.sql: what is held, by deadline
+        Index("task_held", "complete_by", "task_id", postgresql_where=text("locked_by IS NOT NULL")),
+        # claim.sql: what one worker holds, to know its free slots
+        Index("task_held_by_worker", "worker", postgresql_where=text("locked_by IS NOT NULL")),
+        # admit.sql: the backlog and its age
+        Index(
+            "task_open",
+            "state",
+            "state_since",
+            postgresql_where=text("state IN ('Pending', 'Processing')"),
+        ),
+        # list: what needs a person
+        Index(
+            "task_needs_a_person",
+            "state",
+            "state_since",
+            postgresql_where=text("state IN ('Error', 'CompensationFailed')"),
+        ),
+        # list: newest first
+        Index("task_created", "created_at", "task_id"),
+    )
+
+    task_id: str = Field(sa_column=Column(String, primary_key=True))
+    definition: str = Field(sa_column=_text())
+    version: int = Field(sa_column=_int())
+    state: TaskState = Field(sa_column=_enum(TaskState))
+    locked_by: str | None = Field(default=None, sa_column=_text(nullable=True))
+    run_id: str | None = Field(default=None, sa_column=_text(nullable=True))
+    worker: str | None = Field(default=None, sa_column=_text(nullable=True))
+    epoch: int = Field(default=0, sa_column=_int(0))
+    complete_by: datetime | None = Field(default=None, sa_column=_at(nullable=True))
+    not_before: datetime = Field(sa_column=_at())
+    failure_count: int = Field(default=0, sa_column=_int(0))
+    record_digest: str = Field(sa_column=_text())
+    reply_to: str | None = Field(default=None, sa_column=_text(nullable=True))
+    submitter: str = Field(sa_column=_text())
+    data_class: str = Field(sa_column=_text())
+    state_version: int = Field(default=1, sa_column=_int(1))
+    created_at: datetime = Field(sa_column=_at())
+    updated_at: datetime = Field(sa_column=_at())
+    state_since: datetime = Field(sa_column=_at())
+    last_event: int = Field(default=0, sa_column=_int(0))
+    last_seq: int = Field(default=0, sa_column=_int(0))
+    error: dict[str, Any] | None = Field(default=None, sa_column=_json())
+
+
+class Step(StateTable, table=True):
+    """One step of a task. `budget` is what was granted in all, `budget_left` what may still be reserved (E1)."""
+
+    __tablename__ = "step"
+    __table_args__ = (
+        CheckConstraint(_one_of("state", StepState), name="step_state_is_known"),
+        CheckConstraint("budget_left BETWEEN 0 AND budget", name="budget_is_not_overdrawn"),
+        CheckConstraint("undo_budget_left BETWEEN 0 AND undo_budget", name="undo_budget_is_not_overdrawn"),
+        CheckConstraint("state <> 'Running' OR complete_by IS NOT NULL", name="running_step_has_a_deadline"),
+    )
+
+    task_id: str = Field(sa_column=Column(String, primary_key=True))
+    name: str = Field(sa_column=Column(String, primary_key=True))
+    position: int = Field(sa_column=_int())
+    state: StepState = Field(sa_column=_enum(StepState, default=StepState.NOT_STARTED))
+    epoch: int = Field(default=0, sa_column=_int(0))
+    complete_by: datetime | None = Field(default=None, sa_column=_at(nullable=True))
+    failure_count: int = Field(default=0, sa_column=_int(0))
+    pivot: bool = Field(default=False, sa_column=_flag())
+    budget: int = Field(sa_column=_int())
+    budget_left: int = Field(sa_column=_int())
+    undo_budget: int = Field(sa_column=_int())
+    undo_budget_left: int = Field(sa_column=_int())
+    reserved: int = Field(default=0, sa_column=_int(0))
+    reservation: str | None = Field(default=None, sa_column=_text(nullable=True))
+    gave_up: bool = Field(default=False, sa_column=_flag())
+    outcome_unknown: bool = Field(default=False, sa_column=_flag())
+    key_generation: int = Field(default=0, sa_column=_int(0))
+    result: dict[str, Any] | None = Field(default=None, sa_column=_json())
+    error: dict[str, Any] | None = Field(default=None, sa_column=_json())
+    started_at: datetime | None = Field(default=None, sa_column=_at(nullable=True))
+    completed_at: datetime | None = Field(default=None, sa_column=_at(nullable=True))
+
+
+class Compensation(StateTable, table=True):
+    """The compensation log: one entry a step with an undo, written before the step's first call (F2)."""
+
+    __tablename__ = "compensation"
+    __table_args__ = (
+        CheckConstraint(_one_of("state", UndoState), name="undo_state_is_known"),
+        UniqueConstraint("task_id", "step", name="step_is_logged_once"),
+    )
+
+    task_id: str = Field(sa_column=Column(String, primary_key=True))
+    seq: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))
+    step: str = Field(sa_column=_text())
+    action: str = Field(sa_column=_text())
+    request: dict[str, Any] = Field(sa_column=_json(nullable=False))
+    state: UndoState = Field(sa_column=_enum(UndoState, default=UndoState.LOGGED))
+    attempts: int = Field(default=0, sa_column=_int(0))
+    error: dict[str, Any] | None = Field(default=None, sa_column=_json())
+    logged_at: datetime = Field(sa_column=_at())
+    undone_at: datetime | None = Field(default=None, sa_column=_at(nullable=True))
+
+
+class Event(StateTable, table=True):
+    """Append-only: one row a transition, in the transition's own transaction, numbered per task without gaps."""
+
+    __tablename__ = "event"
+    __table_args__ = (CheckConstraint(_one_of("kind", EventKind), name="event_kind_is_known"),)
+
+    task_id: str = Field(sa_column=Column(String, primary_key=True))
+    number: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))
+    kind: EventKind = Field(sa_column=_enum(EventKind))
+    state_from: TaskState | None = Field(default=None, sa_column=_enum(TaskState, nullable=True))
+    state_to: TaskState = Field(sa_column=_enum(TaskState))
+    epoch: int = Field(sa_column=_int())
+    actor: str = Field(sa_column=_text())
+    detail: dict[str, Any] = Field(sa_column=_json(nullable=False))
+    at: datetime = Field(sa_column=_at())
+
+
+class DefinitionRow(StateTable, table=True):
+    """Policies of a released definition: what the Supervisor decides by, without any pipeline's code."""
+
+    __tablename__ = "definition"
+
+    name: str = Field(sa_column=Column(String, primary_key=True))
+    version: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))
+    policies: dict[str, Any] = Field(sa_column=_json(nullable=False))
+    released_at: datetime = Field(sa_column=_at())
+    seen_at: datetime = Field(sa_column=_at())
+
+
+class Inbox(StateTable, table=True):
+    """Answers that came later, once each by their response id (C11); looked at before any new call."""
+
+    __tablename__ = "inbox"
+    __table_args__ = (Index("inbox_by_key", "key"),)
+
+    response_id: str = Field(sa_column=Column(String, primary_key=True))
+    key: str = Field(sa_column=_text())
+    body: dict[str, Any] = Field(sa_column=_json(nullable=False))
+    deliveries: int = Field(default=1, sa_column=_int(1))
+    received_at: datetime = Field(sa_column=_at())
+
+
+class Sweep(StateTable, table=True):
+    """What a sweep of the Supervisor did and cost (D4)."""
+
+    __tablename__ = "sweep"
+    __table_args__ = (Index("sweep_started", "started_at"),)
+
+    id: int = Field(sa_column=Column(BigInteger, Identity(), primary_key=True))
+    started_at: datetime = Field(sa_column=_at())
+    finished_at: datetime | None = Field(default=None, sa_column=_at(nullable=True))
+    found: int = Field(default=0, sa_column=_int(0))
+    changed: int = Field(default=0, sa_column=_int(0))
+    pages: int = Field(default=0, sa_column=_int(0))
+    oldest_overdue_s: float = Field(default=0, sa_column=Column(Float, nullable=False, server_default="0"))
+
+
+class DeadLetter(StateTable, table=True):
+    """A submission that contradicts what is on record: kept as it came, overwriting nothing (A4)."""
+
+    __tablename__ = "dead_letter"
+
+    id: int = Field(sa_column=Column(BigInteger, Identity(), primary_key=True))
+    task_id: str = Field(sa_column=_text())
+    submitter: str = Field(sa_column=_text())
+    reason: str = Field(sa_column=_text())
+    message: dict[str, Any] = Field(sa_column=_json(nullable=False))
+    received_at: datetime = Field(sa_column=_at())
+
+
+class Alert(StateTable, table=True):
+    """Something a person must look at."""
+
+    __tablename__ = "alert"
+    __table_args__ = (Index("alert_raised", "raised_at"),)
+
+    id: int = Field(sa_column=Column(BigInteger, Identity(), primary_key=True))
+    kind: str = Field(sa_column=_text())
+    task_id: str | None = Field(default=None, sa_column=_text(nullable=True))
+    message: str = Field(sa_column=_text())
+    raised_at: datetime = Field(sa_column=_at())
+
+
+class BusinessRecord(OrdersTable, table=True):
+    """The business details of a task. `outcome` closes it: `abandoned`, or how the task ended."""
+
+    __tablename__ = "business_record"
+
+    task_id: str = Field(sa_column=Column(String, primary_key=True))
+    definition: str = Field(sa_column=_text())
+    record: dict[str, Any] | None = Field(default=None, sa_column=_json())
+    digest: str = Field(sa_column=_text())
+    amendments: int = Field(default=0, sa_column=_int(0))
+    outcome: str | None = Field(default=None, sa_column=_text(nullable=True))
+    created_at: datetime = Field(sa_column=_at())
+    updated_at: datetime = Field(sa_column=_at())

@@ -1,0 +1,143 @@
+"""The Supervisor's activities: one page of a sweep, and the record of what a sweep did."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timedelta
+
+from pydantic import BaseModel
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from store.supervision import Supervision
+from supervisor.decide import decide
+
+
+class SweepTerms(BaseModel):
+    """Bounds of a sweep (D4): how far back, rows a page, pages at most; and the interval, to know an outage by."""
+
+    interval_s: float
+    window_s: float
+    page: int
+    pages: int
+
+
+class SweepStart(BaseModel):
+    """A sweep that was begun. `counts`: whether its expiries count as failures."""
+
+    sweep: int
+    counts: bool
+
+
+class PageRequest(BaseModel):
+    """The page behind `after_at`, `after_id`."""
+
+    terms: SweepTerms
+    counts: bool
+    after_at: datetime | None = None
+    after_id: str = ""
+
+
+class PageReport(BaseModel):
+    """What a page held and what was changed; `after_*` leads to the next one, unless it was the `last`."""
+
+    found: int
+    changed: int
+    last: bool
+    after_at: datetime | None
+    after_id: str
+    oldest_overdue_s: float
+
+
+class SweepReport(BaseModel):
+    """What a sweep did."""
+
+    sweep: int
+    found: int = 0
+    changed: int = 0
+    pages: int = 0
+    oldest_overdue_s: float = 0.0
+
+
+class SupervisorActivities:
+    """Reads, decides, asks. Has no Agent, and a database role that can't begin or complete a step (D3)."""
+
+    def __init__(self, supervision: Supervision, client: Client | None) -> None:
+        self._supervision, self._client = supervision, client
+
+    @activity.defn
+    async def begin_sweep(self, terms: SweepTerms) -> SweepStart:
+        """Begin a sweep. Repeating it begins another record, which does no harm."""
+        sweep, age = await self._supervision.begin_sweep()
+        return SweepStart(sweep=sweep, counts=age is None or age <= timedelta(seconds=3 * terms.interval_s))
+
+    @activity.defn
+    async def sweep_page(self, request: PageRequest) -> PageReport:
+        """One page: read, decide, one guarded update. Repeating it finds rows that are no longer expired."""
+        terms = request.terms
+        tasks = await self._supervision.expired(
+            window=timedelta(seconds=terms.window_s),
+            page=terms.page,
+            after=(request.after_at, request.after_id),
+        )
+        decisions = [decide(task, counts=request.counts) for task in tasks]
+        evicted = await self._supervision.recover(decisions, actor="supervisor") if decisions else []
+        await self._cancel([locked_by for _, locked_by in evicted])
+        return PageReport(
+            found=len(tasks),
+            changed=len(evicted),
+            last=len(tasks) < terms.page,
+            after_at=tasks[-1].complete_by if tasks else None,
+            after_id=tasks[-1].task_id if tasks else "",
+            oldest_overdue_s=max((t.overdue_s for t in tasks), default=0.0),
+        )
+
+    @activity.defn
+    async def finish_sweep(self, report: SweepReport) -> None:
+        """Record what a sweep did."""
+        await self._supervision.finish_sweep(
+            report.sweep,
+            found=report.found,
+            changed=report.changed,
+            pages=report.pages,
+            oldest_overdue_s=report.oldest_overdue_s,
+        )
+
+    async def _cancel(self, workflow_ids: list[str]) -> None:
+        """Cancel the stale runs, best effort: fencing does not depend on it."""
+        if self._client is None:
+            return
+        client = self._client
+        handles = [client.get_workflow_handle(w) for w in workflow_ids]
+        calls = (h.cancel(rpc_timeout=timedelta(seconds=2)) for h in handles)
+        for result in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(result, BaseException) and not isinstance(result, RPCError):
+                raise result
+
+
+async def sweep_once(activities: SupervisorActivities, terms: SweepTerms) -> SweepReport:
+    """One whole sweep without Temporal: what `starter.py supervise` does, and what the workflow does in steps."""
+    start = await activities.begin_sweep(terms)
+    report = SweepReport(sweep=start.sweep)
+    request = PageRequest(terms=terms, counts=start.counts)
+    while report.pages < terms.pages:
+        page = await activities.sweep_page(request)
+        report = add_page(report, page)
+        if page.last:
+            break
+        request = request.model_copy(update={"after_at": page.after_at, "after_id": page.after_id})
+    await activities.finish_sweep(report)
+    return report
+
+
+def add_page(report: SweepReport, page: PageReport) -> SweepReport:
+    """A sweep's report with one more page."""
+    return report.model_copy(
+        update={
+            "found": report.found + page.found,
+            "changed": report.changed + page.changed,
+            "pages": report.pages + 1,
+            "oldest_overdue_s": max(report.oldest_overdue_s, page.oldest_overdue_s),
+        }
+    )

@@ -1,0 +1,102 @@
+"""What the Supervisor asks for when a task has expired: one pure function (D5 to D7).
+
+nothing was begun            ─► Pending again, nothing counted
+below the threshold          ─► Pending again after a back-off
+threshold or budget spent    ─► an extended wait, if the policy has one left; then undo, or Error
+undo, below its threshold    ─► Compensating again after a back-off
+undo, threshold or budget    ─► CompensationFailed
+too many attempts            ─► Error, or CompensationFailed
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from domain.states import StepState, TaskState
+from store.supervision import ExpiredStep, ExpiredTask, Recovery
+
+UNDO_THRESHOLD = 5
+"""Failures of one undo in a row that are answered with another try."""
+
+_UNKNOWN_POLICIES: dict[str, Any] = {
+    "threshold": 3,
+    "backoff_s": [1.0, 2.0, 300.0],
+    "extended_wait_s": None,
+    "extended_waits": 0,
+    "on_spent": "error",
+    "most_attempts": 100,
+}
+"""For a definition whose policies are not on record: try again, and in the end let a person look."""
+
+
+@dataclass(frozen=True)
+class _Case:
+    task: ExpiredTask
+    policies: dict[str, Any]
+    failed: list[ExpiredStep]
+    counts: bool
+
+    def answer(self, target: TaskState, delay_s: float, cause: str) -> Recovery:
+        return Recovery(
+            task_id=self.task.task_id,
+            locked_by=self.task.locked_by,
+            complete_by=self.task.complete_by,
+            target=target,
+            delay_s=delay_s,
+            failed_steps=[s.name for s in self.failed] if self.counts else [],
+            cause=cause,
+        )
+
+    @property
+    def failures(self) -> int:
+        """The most failures in a row that any failed step has now, with this one if it counts."""
+        return max((s.failure_count for s in self.failed), default=0) + (1 if self.counts else 0)
+
+    def backoff_s(self, failures: int) -> float:
+        first, factor, most = self.policies["backoff_s"]
+        return float(min(most, first * factor ** max(0, min(failures, 64) - 1)))
+
+
+def decide(task: ExpiredTask, *, counts: bool = True) -> Recovery:
+    """What to ask for. `counts`: False where supervision itself was out, so that no failure is counted (D1)."""
+    undo = task.state is TaskState.COMPENSATING
+    at_work = StepState.UNDOING if undo else StepState.RUNNING
+    begun = [s for s in task.steps if s.state is at_work and s.current]
+    failed = [s for s in begun if s.overdue or s.gave_up]
+    case = _Case(task, {**_UNKNOWN_POLICIES, **(task.policies or {})}, failed, counts and bool(failed))
+    back = TaskState.COMPENSATING if undo else TaskState.PENDING
+    if task.epoch >= case.policies["most_attempts"]:
+        return _stop(case, f"{task.epoch} attempts, which is the bound")
+    if not failed:
+        what = "a step's deadline had not come" if begun else "no step was begun"
+        return case.answer(back, 0.0, f"the attempt ended, {what}")
+    names = ", ".join(s.name for s in failed)
+    cause = f"step {names} {'was not undone' if undo else 'did not complete'} in time, or its calls were spent"
+    left = min((s.undo_budget_left if undo else s.budget_left) for s in failed)
+    if left < 1:
+        return _spent(case, f"{cause}; its budget of calls is spent")
+    if case.failures <= (UNDO_THRESHOLD if undo else case.policies["threshold"]):
+        return case.answer(back, case.backoff_s(case.failures), cause)
+    if not undo and case.failures <= case.policies["threshold"] + case.policies["extended_waits"]:
+        return case.answer(back, float(case.policies["extended_wait_s"]), f"{cause}; an extended wait")
+    return _spent(case, f"{cause}; failed {case.failures} times in a row")
+
+
+def _spent(case: _Case, cause: str) -> Recovery:
+    if case.task.state is TaskState.PROCESSING and case.policies["on_spent"] == "undo" and not _past_pivot(case):
+        return case.answer(TaskState.COMPENSATING, 0.0, cause)
+    return _stop(case, cause)
+
+
+def _stop(case: _Case, cause: str) -> Recovery:
+    undo = case.task.state is TaskState.COMPENSATING
+    return case.answer(TaskState.COMPENSATION_FAILED if undo else TaskState.ERROR, 0.0, cause)
+
+
+def _past_pivot(case: _Case) -> bool:
+    return any(
+        s.pivot
+        and (s.state in (StepState.RUNNING, StepState.COMPLETED) or (s.state is StepState.FAILED and s.outcome_unknown))
+        for s in case.task.steps
+    )

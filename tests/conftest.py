@@ -1,0 +1,293 @@
+"""Real parts for the tests: one PostgreSQL, one Temporal server and one simulator process a session; fresh databases,
+made from templates, and fresh task ids for each test."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from copy import deepcopy
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import psycopg
+import pytest
+from pydantic import SecretStr
+from temporalio.client import Client
+
+from domain.states import TaskState
+from pipelines import registry
+from runtime.embedded.ports import free_port
+from runtime.embedded.postgres import EmbeddedPostgres
+from runtime.embedded.processes import ManagedProcess
+from runtime.embedded.temporal import EmbeddedTemporal
+from runtime.parts import Stores, open_stores, sweep_terms
+from runtime.roles import Role, running
+from runtime.settings import Settings
+from runtime.temporal import connect
+from store.database import Database
+from store.migrate import migrate
+from store.reads import Reads, TaskPage, open_reads
+from store.submission import Verdict
+from store.supervision import Supervision
+from supervisor.activities import SupervisorActivities, SweepReport, sweep_once
+from tests.embedded_fixtures import postgres_server, temporal_server
+
+__all__ = ["postgres_server", "temporal_server"]
+
+ROOT = Path(__file__).parent.parent
+ORDER: dict[str, Any] = {
+    "customer": {"name": "Ada Okafor", "email": "ada@example.com"},
+    "lines": [{"sku": "TEA-01", "quantity": 2, "unit_price_minor": 1250}],
+    "currency": "EUR",
+    "card_token": "tok_visa",
+    "address": {
+        "name": "Ada Okafor",
+        "line1": "Rue du Lac 4",
+        "city": "Geneva",
+        "postcode": "1207",
+        "country": "CH",
+    },
+}
+MACHINE: dict[str, Any] = {
+    "name": "shop-1.internal.example",
+    "region": "eu-west-1",
+    "machine_type": "m2.medium",
+    "disk_gib": 50,
+}
+
+
+@pytest.fixture(scope="session")
+def templates(postgres_server: EmbeddedPostgres) -> EmbeddedPostgres:
+    """The server with a migrated template of each database, and the two login roles."""
+    with psycopg.connect(postgres_server.dsn(), autocommit=True) as connection:
+        for name in ("state_template", "orders_template"):
+            connection.execute(f"CREATE DATABASE {name}")
+    migrate(postgres_server.dsn("state_template"), "state")
+    migrate(postgres_server.dsn("orders_template"), "orders")
+    with psycopg.connect(postgres_server.dsn(), autocommit=True) as connection:
+        connection.execute("CREATE ROLE app LOGIN PASSWORD 'app' IN ROLE scheduler_app")
+        connection.execute("CREATE ROLE sup LOGIN PASSWORD 'sup' IN ROLE scheduler_supervisor")
+    return postgres_server
+
+
+class Databases:
+    """A pair of fresh databases: addresses by role."""
+
+    def __init__(self, server: EmbeddedPostgres, state: str, orders: str) -> None:
+        self.owner = server.dsn(state)
+        self.orders_owner = server.dsn(orders)
+        self.app = server.dsn(state, user="app", password="app")
+        self.orders = server.dsn(orders, user="app", password="app")
+        self.supervisor = server.dsn(state, user="sup", password="sup")
+
+
+@pytest.fixture
+def databases(templates: EmbeddedPostgres) -> Iterator[Databases]:
+    """Fresh databases for one test."""
+    suffix = uuid4().hex[:10]
+    names = (f"state_{suffix}", f"orders_{suffix}")
+    with psycopg.connect(templates.dsn(), autocommit=True) as connection:
+        for name, template in zip(names, ("state_template", "orders_template"), strict=True):
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        yield Databases(templates, *names)
+        for name in names:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+class Simulators:
+    """The remote services, their faults and their ledgers."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._http = httpx.Client(base_url=url, timeout=10)
+
+    def fault(self, service: str, kind: str, **rule: Any) -> None:
+        """Make a service fail on purpose."""
+        self._http.post(f"/control/{service}/faults", json={"kind": kind, **rule}).raise_for_status()
+
+    def heal(self) -> None:
+        """No service fails on purpose any more."""
+        self._http.delete("/control/faults").raise_for_status()
+
+    def reset(self) -> None:
+        """Empty ledgers, no faults."""
+        self._http.post("/control/reset").raise_for_status()
+
+    def ledger(self, service: str, task_id: str) -> dict[str, Any]:
+        """What a service has on record of a task: effects, tombstones, calls, refusals."""
+        answer = self._http.get(f"/control/{service}/ledger", params={"task_id": task_id}).raise_for_status()
+        return dict(answer.json())
+
+    def live(self, task_id: str) -> dict[str, int]:
+        """Effects that stand, by service; services without any are left out."""
+        services = ("stock", "payments", "shipping", "mail", "cloud")
+        counts = {s: sum(e["undone_at"] is None for e in self.ledger(s, task_id)["effects"]) for s in services}
+        return {s: n for s, n in counts.items() if n}
+
+    def calls(self, service: str, task_id: str, *, undo: bool = False) -> int:
+        """Calls that a service has received for a task."""
+        return sum(c["undo"] is undo for c in self.ledger(service, task_id)["calls"])
+
+    def close(self) -> None:
+        self._http.close()
+
+
+@pytest.fixture(scope="session")
+def simulator_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulators]:
+    """The simulators, in a process of their own."""
+    folder = tmp_path_factory.mktemp("simulators")
+    port = free_port()
+    process = ManagedProcess(
+        "simulators",
+        [
+            sys.executable,
+            "-m",
+            "simulators",
+            "--machine-delay-ms",
+            "200",
+            "--state-dir",
+            str(folder),
+            "--port",
+            str(port),
+        ],
+        {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+        folder / "log",
+        folder / "pid",
+        ready=lambda: _answers(f"http://127.0.0.1:{port}/health"),
+    )
+    process.start()
+    process.wait_ready()
+    found = Simulators(f"http://127.0.0.1:{port}")
+    yield found
+    found.close()
+    process.stop()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(url, timeout=1).is_success
+    except httpx.HTTPError:
+        return False
+
+
+@pytest.fixture
+def simulators(simulator_process: Simulators) -> Simulators:
+    """The simulators, with empty ledgers and no faults."""
+    simulator_process.reset()
+    return simulator_process
+
+
+@pytest.fixture
+def settings(databases: Databases, simulators: Simulators, tmp_path: Path) -> Settings:
+    """Settings of a process on this test's databases; quick where production is patient."""
+    port = free_port()
+    return Settings(
+        state_dir=tmp_path,
+        database_url=SecretStr(databases.app),
+        orders_url=SecretStr(databases.orders),
+        supervisor_database_url=SecretStr(databases.supervisor),
+        admin_database_url=SecretStr(databases.owner),
+        admin_orders_url=SecretStr(databases.orders_owner),
+        services={s: f"{simulators.url}/{s}" for s in ("stock", "payments", "shipping", "mail", "cloud")},
+        sweep_interval=timedelta(seconds=1),
+        poll_interval=timedelta(milliseconds=500),
+        shutdown_grace=timedelta(seconds=2),
+        callback_port=port,
+        callback_url=f"http://127.0.0.1:{port}",
+        callback_secret=SecretStr("test-secret"),
+    )
+
+
+@pytest.fixture
+async def client(temporal_server: EmbeddedTemporal, monkeypatch: pytest.MonkeyPatch) -> Client:
+    """A client of the test server, as production makes it."""
+    monkeypatch.setenv("TEMPORAL_ADDRESS", temporal_server.address)
+    return await connect()
+
+
+ALL_SERVICES = {"stock", "payments", "shipping", "mail", "cloud"}
+
+
+class Bench:
+    """The application under test: real parts, and a few words to move them with."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        client: Client,
+        stores: Stores,
+        reads: Reads,
+        supervisor: SupervisorActivities,
+    ) -> None:
+        self.settings, self.client, self.stores, self.reads = settings, client, stores, reads
+        self._supervisor = supervisor
+
+    async def submit(self, record: dict[str, Any], task_id: str, pipeline: str = "order", **more: Any) -> Verdict:
+        """Submit, and wake the dispatcher."""
+        message = {"task_id": task_id, "pipeline": pipeline, "record": record, **more}
+        verdict = await self.stores.desk.submit(self.stores.desk.parse(json.dumps(message)))
+        await self.stores.store.announce()
+        return verdict
+
+    @asynccontextmanager
+    async def worker(
+        self, *roles: Role, services: set[str] | None = None, settings: Settings | None = None
+    ) -> AsyncIterator[None]:
+        """A worker with these roles (default: scheduler, agents, callbacks; no Supervisor)."""
+        wanted = set(roles) or {Role.SCHEDULER, Role.AGENTS, Role.CALLBACKS}
+        async with running(settings or self.settings, self.client, wanted, services or ALL_SERVICES):
+            yield
+
+    async def settled(self, *task_ids: str, within_s: float = 30) -> TaskState:
+        """Wait until these tasks are settled; the state of the first."""
+        await self.reads.wait_settled(task_ids, timedelta(seconds=within_s))
+        return (await self.page(task_ids[0])).task.state
+
+    async def reached(self, task_id: str, *states: TaskState, within_s: float = 30) -> TaskState:
+        """Wait until a task is in one of these states."""
+        (task,) = await self.reads.wait_state([task_id], frozenset(states), timedelta(seconds=within_s))
+        return task.state
+
+    async def page(self, task_id: str) -> TaskPage:
+        """Everything on record about a task."""
+        return await self.reads.page(task_id)
+
+    async def sweep(self) -> SweepReport:
+        """One sweep, by hand."""
+        return await sweep_once(self._supervisor, sweep_terms(self.settings))
+
+
+@pytest.fixture
+async def bench(settings: Settings, client: Client, databases: Databases) -> AsyncIterator[Bench]:
+    """The application on fresh databases; no worker runs yet."""
+    async with AsyncExitStack() as stack:
+        stores = await stack.enter_async_context(open_stores(settings))
+        for definition in registry():
+            await stores.intake.publish(definition)
+        reads = await stack.enter_async_context(open_reads(databases.app))
+        database = await stack.enter_async_context(Database(databases.supervisor, name="state store", size=4))
+        supervisor = SupervisorActivities(Supervision(database), client)
+        yield Bench(settings, client, stores, reads, supervisor)
+
+
+@pytest.fixture
+def order() -> dict[str, Any]:
+    """A business record of an order that goes well; a copy, to be changed at will."""
+    return deepcopy(ORDER)
+
+
+@pytest.fixture
+def machine() -> dict[str, Any]:
+    """A business record of a provisioning that goes well."""
+    return deepcopy(MACHINE)
+
+
+@pytest.fixture
+def task_id() -> str:
+    """An id that no other test has used: Temporal remembers workflow ids across tests."""
+    return f"t-{uuid4().hex[:12]}"

@@ -1,0 +1,37 @@
+"""Real servers for the tests, one of each a session. Import both into `conftest.py`.
+
+As root, pytest's folders are closed to the user that runs PostgreSQL; the launcher then puts the data
+elsewhere, and `delete_data` removes it from there at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from domain.search_attributes import SEARCH_ATTRIBUTES
+from runtime.embedded.postgres import EmbeddedPostgres
+from runtime.embedded.temporal import EmbeddedTemporal
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    """A running PostgreSQL without protection against power cuts."""
+    server = EmbeddedPostgres(tmp_path_factory.mktemp("postgres"), durable=False)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.delete_data()
+
+
+@pytest.fixture(scope="session")
+def temporal_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedTemporal]:
+    """A running Temporal server without user interface, with our search attributes."""
+    server = EmbeddedTemporal(tmp_path_factory.mktemp("temporal"), ui_port=0, search_attributes=SEARCH_ATTRIBUTES)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.delete_data()

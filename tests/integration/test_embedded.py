@@ -1,0 +1,317 @@
+"""The embedded stack: servers that start, are adopted, recover from `kill -9` and leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+from temporalio.client import Client
+
+from domain.search_attributes import SEARCH_ATTRIBUTES
+from runtime.embedded.keeper import Keeper, Restart, pause_after
+from runtime.embedded.ports import free_port
+from runtime.embedded.postgres import EmbeddedPostgres
+from runtime.embedded.processes import ManagedProcess
+from runtime.embedded.records import EmbeddedServerError, ProcessRecord, load_running, wait_until_gone
+from runtime.embedded.temporal import EmbeddedTemporal
+from runtime.embedded.temporal_health import missing_search_attributes
+
+ROOT = Path(__file__).resolve().parents[2]
+WAIT_FOR_EVER = "import threading; print('up', flush=True); threading.Event().wait()"
+
+
+@pytest.fixture
+def postgres(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
+    server = EmbeddedPostgres(tmp_path)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.delete_data()
+
+
+@pytest.fixture
+def temporal(tmp_path: Path) -> Iterator[EmbeddedTemporal]:
+    server = EmbeddedTemporal(tmp_path, ui_port=0, search_attributes=SEARCH_ATTRIBUTES)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.delete_data()
+
+
+def test_preferred_port_is_taken_only_when_it_is_free() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        taken = listener.getsockname()[1]
+        assert free_port(taken) != taken
+    assert free_port(taken) == taken
+
+
+def test_postgres_answers_and_keeps_its_safety_settings(postgres: EmbeddedPostgres) -> None:
+    with psycopg.connect(postgres.dsn()) as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+        shown = {
+            name: connection.execute(f"SELECT current_setting('{name}')").fetchone()
+            for name in ("fsync", "TimeZone", "listen_addresses", "server_encoding", "max_connections")
+        }
+    assert shown == {
+        "fsync": ("on",),
+        "TimeZone": ("UTC",),
+        "listen_addresses": ("127.0.0.1",),
+        "server_encoding": ("UTF8",),
+        "max_connections": ("200",),
+    }
+
+
+def test_postgres_refuses_a_wrong_password(postgres: EmbeddedPostgres) -> None:
+    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+        psycopg.connect(postgres.dsn(password="p@ss/word?"))
+
+
+def test_second_postgres_on_the_same_folder_adopts_the_first(postgres: EmbeddedPostgres, tmp_path: Path) -> None:
+    second = EmbeddedPostgres(tmp_path)
+    second.start()
+    assert (second.pid, second.port, second.dsn()) == (postgres.pid, postgres.port, postgres.dsn())
+
+
+def test_committed_row_survives_a_killed_postgres(postgres: EmbeddedPostgres) -> None:
+    with psycopg.connect(postgres.dsn()) as connection:
+        connection.execute("CREATE TABLE kept (id integer)")
+        connection.execute("INSERT INTO kept VALUES (7)")
+    _kill(postgres.pid)
+    assert not postgres.is_alive()
+
+    postgres.start()
+
+    with psycopg.connect(postgres.dsn()) as connection:
+        assert connection.execute("SELECT id FROM kept").fetchall() == [(7,)]
+
+
+def test_stopped_postgres_leaves_no_process(postgres: EmbeddedPostgres) -> None:
+    pid = postgres.pid
+    assert pid is not None
+    family = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+    postgres.stop()
+    assert not postgres.is_alive()
+    assert [pid for pid in family if psutil.pid_exists(pid)] == []
+    postgres.stop()  # again: nothing to do
+
+
+def test_postgres_starts_although_its_old_process_id_is_now_anothers(postgres: EmbeddedPostgres) -> None:
+    with psycopg.connect(postgres.dsn()) as connection:
+        row = connection.execute("SHOW data_directory").fetchone()
+    assert row is not None
+    pid_file = Path(row[0]) / "postmaster.pid"
+    lines = pid_file.read_text().splitlines()
+    _kill(postgres.pid)
+    pid_file.write_text("\n".join([str(os.getpid()), *lines[1:]]) + "\n")
+
+    postgres.start()
+
+    assert postgres.pid != os.getpid()
+
+
+def test_postgres_that_cannot_start_says_why(tmp_path: Path) -> None:
+    server = EmbeddedPostgres(tmp_path, durable=False, extra_settings={"max_connections": "many"})
+    try:
+        with pytest.raises(EmbeddedServerError, match="max_connections"):
+            server.start()
+        assert not server.is_alive()
+    finally:
+        server.delete_data()
+
+
+def test_deleted_postgres_leaves_no_folder(tmp_path: Path) -> None:
+    server = EmbeddedPostgres(tmp_path, durable=False)
+    server.start()
+    with psycopg.connect(server.dsn()) as connection:
+        row = connection.execute("SHOW data_directory").fetchone()
+    assert row is not None
+    server.delete_data()
+    assert not Path(row[0]).parent.exists()
+    assert not (tmp_path / "postgres").exists()
+
+
+async def test_temporal_is_healthy_and_has_the_search_attributes(temporal: EmbeddedTemporal) -> None:
+    client = await Client.connect(temporal.address)
+    assert await client.service_client.check_health()
+    assert await missing_search_attributes(client, SEARCH_ATTRIBUTES) == {}
+
+
+def test_temporal_listens_on_the_loopback_interface_only(temporal: EmbeddedTemporal) -> None:
+    sockets = psutil.Process(temporal.pid).net_connections(kind="inet")
+    listening = {found.laddr.ip for found in sockets if found.status == psutil.CONN_LISTEN}
+    assert listening == {"127.0.0.1"}
+
+
+async def test_second_temporal_adopts_the_first_and_adds_search_attributes(
+    temporal: EmbeddedTemporal, tmp_path: Path
+) -> None:
+    second = EmbeddedTemporal(tmp_path, ui_port=0, search_attributes={"AddedLater": "Keyword"})
+    second.start()
+    assert (second.pid, second.address) == (temporal.pid, temporal.address)
+    assert second.ui_url is None
+    client = await Client.connect(second.address)
+    assert await missing_search_attributes(client, {"AddedLater": "Keyword"}) == {}
+
+
+async def test_started_workflow_survives_a_killed_temporal(temporal: EmbeddedTemporal) -> None:
+    client = await Client.connect(temporal.address)
+    handle = await client.start_workflow("Nothing", id="kept", task_queue="nobody-polls")
+    _kill(temporal.pid)
+    assert not temporal.is_alive()
+
+    temporal.start()
+
+    client = await Client.connect(temporal.address)
+    described = await client.get_workflow_handle("kept").describe()
+    assert described.run_id == handle.result_run_id
+
+
+def test_stopped_temporal_leaves_no_process(temporal: EmbeddedTemporal) -> None:
+    pid = temporal.pid
+    temporal.stop()
+    assert not temporal.is_alive()
+    assert pid is not None
+    assert not psutil.pid_exists(pid)
+
+
+def test_record_of_another_process_is_not_believed(tmp_path: Path) -> None:
+    path = tmp_path / "pid"
+    ours = ProcessRecord.of(os.getpid(), psutil.Process().cmdline()[-1])
+    ours.save(path)
+    assert load_running(path) == ours
+    ProcessRecord(ours.pid, ours.started_at - 60, ours.marker).save(path)
+    assert load_running(path) is None
+    assert not path.exists()
+
+
+def test_managed_process_stops_and_leaves_nothing(tmp_path: Path) -> None:
+    child = _child(tmp_path)
+    child.start()
+    child.wait_ready()
+    pid = child.pid
+    assert pid is not None
+    assert os.getpgid(pid) == pid  # Ctrl-C in our terminal does not reach it
+    child.stop()
+    assert child.poll() == -signal.SIGTERM
+    assert not psutil.pid_exists(pid)
+    assert not (tmp_path / "child.pid").exists()
+
+
+def test_managed_process_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
+    child = _child(tmp_path, "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + WAIT_FOR_EVER)
+    child.start()
+    child.wait_ready()
+    child.stop(grace=0.1)
+    assert child.poll() == -signal.SIGKILL
+
+
+def test_process_that_never_becomes_ready_says_why(tmp_path: Path) -> None:
+    child = _child(tmp_path, "raise SystemExit('no settings')")
+    child.start()
+    with pytest.raises(EmbeddedServerError, match=r"(?s)ended with code 1.*no settings"):
+        child.wait_ready()
+
+
+def test_process_left_by_an_earlier_parent_is_ended_before_the_next_start(tmp_path: Path) -> None:
+    earlier, later = _child(tmp_path), _child(tmp_path)
+    earlier.start()
+    earlier.wait_ready()
+    later.start()
+    try:
+        assert not earlier.is_alive()
+        assert later.is_alive()
+    finally:
+        later.stop()
+
+
+def test_child_dies_with_its_parent(tmp_path: Path) -> None:
+    child = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+        "from runtime.embedded.parent import die_with_recorded_parent\n"
+        "die_with_recorded_parent()\n" + WAIT_FOR_EVER
+    )
+    parent = (
+        f"import os, signal, sys; sys.path.insert(0, {str(ROOT)!r})\n"
+        "from pathlib import Path\n"
+        "from runtime.embedded.processes import ManagedProcess\n"
+        f"log = Path({str(tmp_path)!r}, 'log')\n"
+        f"child = ManagedProcess('child', [sys.executable, '-c', {child!r}], dict(os.environ), log,\n"
+        f"    log.with_name('pid'), ready=lambda: 'up' in log.read_text())\n"
+        "child.start(); child.wait_ready(); print(child.pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", parent], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert wait_until_gone(int(done.stdout), 10.0)
+
+
+def test_pause_between_restarts_doubles_up_to_half_a_minute() -> None:
+    assert [pause_after(deaths) for deaths in (1, 2, 3, 6, 7, 8, 1000)] == [0.5, 1, 2, 16, 30, 30, 30]
+
+
+def test_keeper_restarts_a_dead_process_after_its_pause(tmp_path: Path) -> None:
+    now, restarts = [0.0], list[Restart]()
+    child = _child(tmp_path)
+    keeper = Keeper([child], restarts.append, clock=lambda: now[0])
+    keeper.start()
+    try:
+        child.wait_ready()
+        for pause in (0.5, 1.0):
+            child.kill()
+            keeper.tick()  # notes the death
+            now[0] += pause - 0.01
+            keeper.tick()
+            assert not child.is_alive()
+            now[0] += 0.02
+            keeper.tick()
+            assert child.is_alive()
+        now[0] += 60.0
+        child.kill()
+        keeper.tick()
+        now[0] += 0.5
+        keeper.tick()
+        assert child.is_alive()
+    finally:
+        keeper.stop()
+    assert [(restart.deaths, restart.pause) for restart in restarts] == [(1, 0.5), (2, 1.0), (1, 0.5)]
+    assert not child.is_alive()
+
+
+def test_keeper_restarts_a_killed_postgres_on_its_old_port(postgres: EmbeddedPostgres) -> None:
+    now, port = [0.0], postgres.port
+    keeper = Keeper([postgres], clock=lambda: now[0])
+    keeper.start()
+    _kill(postgres.pid)
+    keeper.tick()
+    now[0] += 0.5
+    keeper.tick()
+    assert postgres.is_alive()
+    assert postgres.port == port
+
+
+def _child(folder: Path, code: str = WAIT_FOR_EVER) -> ManagedProcess:
+    log = folder / "child.log"
+    return ManagedProcess(
+        "child",
+        [sys.executable, "-c", code],
+        dict(os.environ),
+        log,
+        folder / "child.pid",
+        ready=lambda: "up" in log.read_text(),
+    )
+
+
+def _kill(pid: int | None) -> None:
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    assert wait_until_gone(pid, 5.0)
