@@ -226,6 +226,8 @@ class Agents:
                 call.unknown = call.unknown or isinstance(fault, UnknownOutcome)
                 cause = str(fault)
                 wait = max(pause * random.uniform(0.5, 1.0), _seconds(fault.retry_after))  # noqa: S311 (jitter)
+            if call.time_left < _LEAST_S:
+                return TimedOut(cause=f"the deadline came during call {call.sent}: {cause}")
             if call.left < 1:
                 return GaveUp(cause=f"{call.sent} calls made, last: {cause}", calls=call.sent)
             if wait > call.time_left - _LEAST_S:

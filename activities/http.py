@@ -10,6 +10,7 @@ import httpx
 
 from domain.faults import Fault, OvertakenFault, PermanentFault, TransientFault, UnknownOutcome
 from domain.messages import Json
+from domain.text import clean, clean_json
 
 _STATUS: dict[int, type[Fault]] = {
     408: TransientFault,  # it says itself that it did not start
@@ -25,6 +26,8 @@ _STATUS: dict[int, type[Fault]] = {
 """What a status means. Any other 4xx is permanent; any other 5xx has an unknown outcome (C5)."""
 
 _TRANSIENT_CODES = frozenset({"in_progress"})
+_TWIN_PAUSE = timedelta(seconds=1)
+"""Pause while a twin of the request is being worked on, where the service names none."""
 
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 """Certainly nothing reached the service. Any other transport error leaves the outcome unknown."""
@@ -55,7 +58,7 @@ def fault_of_answer(response: httpx.Response) -> Fault | None:
     if kind is PermanentFault:
         return PermanentFault(code, text)
     if issubclass(kind, TransientFault):
-        return kind(text, _retry_after(response))
+        return kind(text, _retry_after(response) or (_TWIN_PAUSE if code in _TRANSIENT_CODES else None))
     return kind(text)
 
 
@@ -71,14 +74,15 @@ def body_of(response: httpx.Response) -> Json:
         raise UnknownOutcome(f"{response.status_code} with a body that is not JSON") from error
     if not isinstance(body, dict):
         raise UnknownOutcome(f"{response.status_code} with a body that is no JSON object")
-    return body
+    cleaned: Json = clean_json(body)
+    return cleaned
 
 
 def _said(response: httpx.Response) -> tuple[str, str]:
     """The service's own code and message, shortened; or what can be said without them."""
     try:
         error: Any = response.json()["error"]
-        return str(error["code"])[:100], str(error["message"])[:500]
+        return clean(str(error["code"]))[:100], clean(str(error["message"]))[:500]
     except (ValueError, KeyError, TypeError):
         return f"http_{response.status_code}", response.reason_phrase
 

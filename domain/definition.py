@@ -247,7 +247,8 @@ class Registry:
     def __init__(self, definitions: Sequence[Definition]) -> None:
         self._by_key: Mapping[tuple[str, int], Definition] = {(d.name, d.version): d for d in definitions}
         if len(self._by_key) != len(definitions):
-            twice = sorted({(d.name, d.version) for d in definitions if definitions.count(d) > 1})
+            keys = [(d.name, d.version) for d in definitions]
+            twice = sorted({k for k in keys if keys.count(k) > 1})
             raise DefinitionError(f"definitions registered twice: {twice}")
 
     def __iter__(self) -> Any:

@@ -8,9 +8,17 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field, SecretStr
+from pydantic import BeforeValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+def _seconds(value: object) -> object:
+    return float(value) if isinstance(value, str) and value.replace(".", "", 1).isdigit() else value
+
+
+Duration = Annotated[timedelta, BeforeValidator(_seconds)]
 
 
 class Settings(BaseSettings):
@@ -35,22 +43,22 @@ class Settings(BaseSettings):
     )
 
     task_slots: int = Field(16, ge=1, le=500, description="tasks that one worker holds at once")
-    claim_within: timedelta = Field(timedelta(seconds=10), description="a claim that started nothing expires then")
-    poll_interval: timedelta = Field(timedelta(seconds=2), description="slow poll behind NOTIFY")
-    orphan_grace: timedelta = Field(
+    claim_within: Duration = Field(timedelta(seconds=10), description="a claim that started nothing expires then")
+    poll_interval: Duration = Field(timedelta(seconds=2), description="slow poll behind NOTIFY")
+    orphan_grace: Duration = Field(
         timedelta(seconds=60),
         description="how long a state row may lack its business record before it is removed",
     )
-    shutdown_grace: timedelta = Field(timedelta(seconds=20), description="time that SIGTERM leaves to running steps")
+    shutdown_grace: Duration = Field(timedelta(seconds=20), description="time that SIGTERM leaves to running steps")
 
     max_in_flight: int = Field(1_000, ge=1, description="admission: tasks Pending or Processing, in all")
     max_pending: int = Field(500, ge=1, description="admission: tasks Pending, in all")
-    max_pending_age: timedelta = Field(timedelta(minutes=5), description="admission: age of the oldest Pending task")
+    max_pending_age: Duration = Field(timedelta(minutes=5), description="admission: age of the oldest Pending task")
 
-    sweep_interval: timedelta = Field(timedelta(seconds=10), description="how often the Supervisor sweeps")
+    sweep_interval: Duration = Field(timedelta(seconds=10), description="how often the Supervisor sweeps")
     sweep_page: int = Field(200, ge=1, le=5_000, description="rows a page of a sweep")
     sweep_pages: int = Field(20, ge=1, description="pages a sweep at most")
-    sweep_window: timedelta = Field(timedelta(days=7), description="how far back a sweep looks for expired rows")
+    sweep_window: Duration = Field(timedelta(days=7), description="how far back a sweep looks for expired rows")
 
     callback_host: str = Field("127.0.0.1", description="address on which the callbacks role listens")
     callback_port: int = Field(8787, description="port on which the callbacks role listens; 0 takes a free one")

@@ -18,6 +18,7 @@ from domain.definition import Definition, Registry
 from domain.faults import UsageError
 from domain.ids import TaskId
 from domain.messages import Json
+from domain.text import clean_json
 from store.intake import Admitted, Contradiction, Full, Intake, NewTask
 from store.orders import Orders
 
@@ -92,6 +93,8 @@ class SubmissionDesk:
             submission = Submission.model_validate_json(text)
         except ValidationError as error:
             raise InvalidSubmission(_problems(error, ())) from error
+        if clean_json(submission.record) != submission.record:
+            raise InvalidSubmission(["record: a text in it holds NUL or half a surrogate pair, which can't be stored"])
         self._definition(submission)
         return submission
 

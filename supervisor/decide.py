@@ -2,7 +2,8 @@
 
 nothing was begun            ─► Pending again, nothing counted
 below the threshold          ─► Pending again after a back-off
-threshold or budget spent    ─► an extended wait, if the policy has one left; then undo, or Error
+threshold passed             ─► an extended wait, if the policy has one left; then undo, or Error
+budget spent                 ─► undo, or Error (no wait brings calls back)
 undo, below its threshold    ─► Compensating again after a back-off
 undo, threshold or budget    ─► CompensationFailed
 too many attempts            ─► Error, or CompensationFailed
@@ -55,14 +56,17 @@ class _Case:
 
     def backoff_s(self, failures: int) -> float:
         first, factor, most = self.policies["backoff_s"]
-        return float(min(most, first * factor ** max(0, min(failures, 64) - 1)))
+        try:
+            return float(min(most, first * factor ** max(0, min(failures, 64) - 1)))
+        except OverflowError:
+            return float(most)
 
 
 def decide(task: ExpiredTask, *, counts: bool = True) -> Recovery:
     """What to ask for. `counts`: False where supervision itself was out, so that no failure is counted (D1)."""
     undo = task.state is TaskState.COMPENSATING
     at_work = StepState.UNDOING if undo else StepState.RUNNING
-    begun = [s for s in task.steps if s.state is at_work and s.current]
+    begun = [s for s in task.steps if s.state is at_work and (s.current or _budget_left(s) < 1)]
     failed = [s for s in begun if s.overdue or s.gave_up]
     case = _Case(task, {**_UNKNOWN_POLICIES, **(task.policies or {})}, failed, counts and bool(failed))
     back = TaskState.COMPENSATING if undo else TaskState.PENDING
@@ -73,14 +77,18 @@ def decide(task: ExpiredTask, *, counts: bool = True) -> Recovery:
         return case.answer(back, 0.0, f"the attempt ended, {what}")
     names = ", ".join(s.name for s in failed)
     cause = f"step {names} {'was not undone' if undo else 'did not complete'} in time, or its calls were spent"
-    left = min((s.undo_budget_left if undo else s.budget_left) for s in failed)
-    if left < 1:
+    if min(_budget_left(s) for s in failed) < 1:
         return _spent(case, f"{cause}; its budget of calls is spent")
     if case.failures <= (UNDO_THRESHOLD if undo else case.policies["threshold"]):
         return case.answer(back, case.backoff_s(case.failures), cause)
     if not undo and case.failures <= case.policies["threshold"] + case.policies["extended_waits"]:
         return case.answer(back, float(case.policies["extended_wait_s"]), f"{cause}; an extended wait")
     return _spent(case, f"{cause}; failed {case.failures} times in a row")
+
+
+def _budget_left(step: ExpiredStep) -> int:
+    """Calls left. Without any, a step that is at work can't begin again, whichever attempt began it."""
+    return step.undo_budget_left if step.state is StepState.UNDOING else step.budget_left
 
 
 def _spent(case: _Case, cause: str) -> Recovery:

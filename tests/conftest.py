@@ -3,10 +3,11 @@ made from templates, and fresh task ids for each test."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from copy import deepcopy
 from datetime import timedelta
 from pathlib import Path
@@ -19,7 +20,7 @@ import pytest
 from pydantic import SecretStr
 from temporalio.client import Client
 
-from domain.states import TaskState
+from domain.states import StepState, TaskState
 from pipelines import registry
 from runtime.embedded.ports import free_port
 from runtime.embedded.postgres import EmbeddedPostgres
@@ -210,6 +211,17 @@ async def client(temporal_server: EmbeddedTemporal, monkeypatch: pytest.MonkeyPa
     return await connect()
 
 
+async def eventually(condition: Callable[[], Awaitable[bool]], *, within_s: float = 20) -> None:
+    """Wait until a condition holds, looking again every few milliseconds.
+
+    Raises:
+        TimeoutError: It does not hold in time.
+    """
+    async with asyncio.timeout(within_s):
+        while not await condition():  # noqa: ASYNC110 (the condition is another process's)
+            await asyncio.sleep(0.02)  # between two looks; the condition, not the time, decides
+
+
 ALL_SERVICES = {"stock", "payments", "shipping", "mail", "cloud"}
 
 
@@ -252,6 +264,49 @@ class Bench:
         """Wait until a task is in one of these states."""
         (task,) = await self.reads.wait_state([task_id], frozenset(states), timedelta(seconds=within_s))
         return task.state
+
+    async def settled_with_sweeps(self, task_id: str, *, within_s: float = 60) -> TaskState:
+        """Wait until a task is settled, sweeping meanwhile as the Schedule would, every half second."""
+        async with asyncio.timeout(within_s):
+            while True:
+                with suppress(TimeoutError):
+                    return await self.settled(task_id, within_s=0.5)
+                await self.sweep()
+
+    async def step_reached(self, task_id: str, step: str, state: StepState) -> None:
+        """Wait until a step is in this state."""
+
+        async def there() -> bool:
+            return any(s.name == step and s.state is state for s in (await self.page(task_id)).steps)
+
+        await eventually(there)
+
+    async def called(self, simulators: Simulators, service: str, task_id: str) -> None:
+        """Wait until a service has received a call for a task."""
+
+        async def there() -> bool:
+            return simulators.calls(service, task_id) > 0
+
+        await eventually(there)
+
+    async def refused(self, simulators: Simulators, service: str, task_id: str) -> dict[str, Any]:
+        """Wait until a service has refused a call for a task; its ledger then."""
+
+        async def there() -> bool:
+            return bool(simulators.ledger(service, task_id)["refusals"])
+
+        await eventually(there)
+        return simulators.ledger(service, task_id)
+
+    async def expire(self, task_id: str) -> None:
+        """Let a held task's deadlines, and its running steps', be over now, without waiting for them."""
+        with psycopg.connect(self.settings.admin_database_url.get_secret_value()) as connection:
+            connection.execute("SET session_replication_role = replica")
+            for statement in (
+                "UPDATE task SET complete_by = clock_timestamp() WHERE task_id = %s AND locked_by IS NOT NULL",
+                "UPDATE step SET complete_by = clock_timestamp() WHERE task_id = %s AND state IN ('Running','Undoing')",
+            ):
+                connection.execute(statement, (task_id,))
 
     async def page(self, task_id: str) -> TaskPage:
         """Everything on record about a task."""

@@ -9,6 +9,7 @@ from temporalio import workflow
 from temporalio.common import RawValue
 
 from domain.messages import UndoRequest
+from domain.text import clean
 
 NO_REASON = "no reason given"
 
@@ -23,7 +24,7 @@ def read_request(task_id: str, args: Sequence[RawValue]) -> UndoRequest:
     reason, requester = fields.get("reason"), fields.get("requester")
     return UndoRequest(
         task_id=task_id,
-        requester=_short(requester) if isinstance(requester, str) and requester.strip() else "signal",
+        requester=(_short(requester) if isinstance(requester, str) else "") or "signal",
         reason=_reason(reason, value),
     )
 
@@ -36,10 +37,10 @@ def _decode(raw: RawValue) -> Any:
 
 
 def _reason(reason: Any, value: Any) -> str:
-    if isinstance(reason, str) and reason.strip():
-        return _short(reason)
+    if isinstance(reason, str):
+        return _short(reason) or NO_REASON
     return NO_REASON if value in (None, {}, "") else _short(f"(unreadable input: {value!r})")
 
 
 def _short(text: str) -> str:
-    return text.strip().replace("\x00", "")[:500]
+    return clean(text).strip()[:500]

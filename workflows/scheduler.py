@@ -82,8 +82,10 @@ class Scheduler:
         try:
             await (attempt.undo() if run.undo else attempt.forward())
         except Ended as end:
+            await attempt.settle()
             return self._end(end.report)
         except asyncio.CancelledError:
+            await attempt.settle()
             await attempt.stand_aside()
             raise
         raise AssertionError("an attempt ends by a report")
@@ -141,6 +143,7 @@ class _Attempt:
         self._record: Any = definition.record.model_validate(run.record)
         self._results: dict[str, Json] = {s.name: s.result or {} for s in run.steps if s.state is StepState.COMPLETED}
         self._grants: dict[str, Grant] = {}
+        self._writes, self._ending = 0, False
         for step in run.steps:
             shown.saw(step.name, step.state)
 
@@ -289,6 +292,9 @@ class _Attempt:
         return Completed.model_validate(body)
 
     async def _bookkeeping(self, name: str, work: Work) -> Report:
+        if self._ending:
+            return Report(end=End.SUPERSEDED, cause="the attempt is ending")
+        self._writes += 1
         try:
             report: Report = await workflow.execute_local_activity(
                 name, work, result_type=Report, **bookkeeping_options(name, work)
@@ -298,6 +304,16 @@ class _Attempt:
             if is_cancelled_exception(error):
                 raise
             return Report(end=End.DEADLINE_PASSED, cause=f"{name} of step {work.step}: {error.cause or error}")
+        finally:
+            self._writes -= 1
+
+    async def settle(self) -> None:
+        """Begin nothing more, and wait for what this worker is in the middle of; queued calls are let go.
+
+        A run must not end in the middle of a local activity: its marker would come behind the last command.
+        """
+        self._ending = True
+        await workflow.wait_condition(lambda: self._writes == 0)
 
     async def stand_aside(self) -> None:
         """The run was cancelled from outside: ask for undo, if it still holds the task; an undo is handed on (G6)."""

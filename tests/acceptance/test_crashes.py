@@ -1,0 +1,167 @@
+"""Crashes, zombies, terminations: whatever dies and whenever, the order ends once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
+
+from domain.messages import Begin
+from domain.states import StepState, TaskState
+from runtime.roles import Role
+from store.state_store import Hold
+from tests.conftest import Bench, Simulators
+from tests.workers import KILL_POINTS, WorkerProcess
+
+FULL = {"stock": 1, "payments": 1, "shipping": 1, "mail": 1}
+
+
+@pytest.mark.demand("B8", "B9", "B3", "C2", "C13")
+@pytest.mark.parametrize("point", KILL_POINTS)
+async def test_worker_killed_anywhere_leaves_an_order_that_ends_with_one_charge(
+    bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str, point: str
+) -> None:
+    with WorkerProcess(bench.settings, kill_at=point) as victim:
+        await bench.submit(order, task_id)
+        await victim.died()
+    await bench.expire(task_id)
+    async with bench.worker(Role.SCHEDULER, Role.AGENTS):
+        assert await bench.settled_with_sweeps(task_id) is TaskState.PROCESSED
+    assert simulators.live(task_id) == FULL
+    keys = {c["key"] for c in simulators.ledger("payments", task_id)["calls"]}
+    assert keys == {f"{task_id}:charge:0"}
+
+
+@pytest.mark.demand("B2", "B9", "D2", "D6")
+async def test_terminated_run_is_recovered_by_one_sweep(
+    bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
+) -> None:
+    simulators.fault("shipping", "latency", latency_ms=1_500, match={"task_id": task_id})
+    async with bench.worker():
+        await bench.submit(order, task_id)
+        await bench.step_reached(task_id, "ship", StepState.RUNNING)
+        first = str((await bench.page(task_id)).task.locked_by)
+        await bench.client.get_workflow_handle(first).terminate("somebody pressed Terminate")
+        simulators.heal()
+        await bench.expire(task_id)
+        report = await bench.sweep()
+        assert report.changed == 1
+        assert await bench.settled(task_id) is TaskState.PROCESSED
+    page = await bench.page(task_id)
+    assert page.task.epoch == 2
+    assert simulators.live(task_id) == FULL
+
+
+@pytest.mark.demand("B2", "C14")
+async def test_attempt_that_wakes_after_its_replacement_changes_no_row(
+    bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
+) -> None:
+    """The zombie: a real worker, stopped past its deadline, goes on after its replacement has started."""
+    simulators.fault("stock", "latency", latency_ms=1_000, match={"task_id": task_id}, times=1)
+    with WorkerProcess(bench.settings, roles="scheduler") as zombie:
+        await bench.submit(order, task_id)
+        await bench.called(simulators, "stock", task_id)
+        zombie.pause()
+        await bench.expire(task_id)
+        await bench.sweep()
+        async with bench.worker(Role.SCHEDULER, Role.AGENTS):
+            assert await bench.settled_with_sweeps(task_id) is TaskState.PROCESSED
+        before = await bench.page(task_id)
+        zombie.resume()
+        await zombie.stop()
+    after = await bench.page(task_id)
+    assert [e.number for e in after.events] == [e.number for e in before.events]
+    assert after.task == before.task
+    assert simulators.live(task_id) == FULL
+
+
+@pytest.mark.demand("B2")
+async def test_writes_of_a_stale_holder_change_nothing(bench: Bench, order: dict[str, Any], task_id: str) -> None:
+    await bench.submit(order, task_id)
+    store = bench.stores.store
+    await store.claim("one", [("order", 1)], 4)
+    stale = Hold(task_id, f"order/{task_id}/1", "run-1")
+    begin = Begin(step="stock", within_s=5, calls=3)
+    assert (await store.advance(stale, begin=begin)).grant is not None
+    await bench.expire(task_id)
+    await bench.sweep()
+    before = await bench.page(task_id)
+    reports = [
+        await store.advance(stale, done="stock", result={}, calls=1),
+        await store.fail(stale, "stock", {"message": "no"}, unknown=False, then="error"),
+        await store.give_up(stale, "stock", "no"),
+    ]
+    assert [r.end for r in reports] == ["Superseded"] * 3
+    assert await bench.page(task_id) == before or (await bench.page(task_id)).task == before.task
+
+
+@pytest.mark.demand("G6", "F1")
+async def test_cancelled_run_asks_for_undo(
+    bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
+) -> None:
+    simulators.fault("shipping", "latency", latency_ms=1_500, match={"task_id": task_id, "undo": False})
+    async with bench.worker():
+        await bench.submit(order, task_id)
+        await bench.step_reached(task_id, "ship", StepState.RUNNING)
+        handle = bench.client.get_workflow_handle(str((await bench.page(task_id)).task.locked_by))
+        await handle.cancel()
+        assert await bench.reached(task_id, TaskState.COMPENSATED) is TaskState.COMPENSATED
+        with pytest.raises(WorkflowFailureError):
+            await handle.result()
+        assert (await handle.describe()).status is WorkflowExecutionStatus.CANCELED
+    assert simulators.live(task_id) == {}
+
+
+@pytest.mark.demand("D6", "E1", "E3", "D7")
+async def test_service_that_always_fails_gets_no_more_calls_than_its_budget_and_the_order_is_undone(
+    bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
+) -> None:
+    simulators.fault("shipping", "error", status=503, match={"task_id": task_id, "undo": False})
+    async with bench.worker():
+        await bench.submit(order, task_id)
+        assert await bench.settled_with_sweeps(task_id) is TaskState.COMPENSATED
+    page = await bench.page(task_id)
+    ship = next(s for s in page.steps if s.name == "ship")
+    assert simulators.calls("shipping", task_id) == ship.budget == 9
+    assert simulators.live(task_id) == {}
+    assert [e.detail["failed"] for e in page.events if e.kind == "expired"] == [["ship"]] * 3
+
+
+@pytest.mark.demand("C3", "C9", "C12")
+async def test_answer_that_comes_after_the_deadline_changes_nothing(
+    bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
+) -> None:
+    """A queued step whose service is slower than its deadline: the row stays Running and expired, then recovers."""
+    simulators.fault("payments", "latency", latency_ms=12_000, match={"task_id": task_id}, times=1)
+    async with bench.worker():
+        await bench.submit(order, task_id)
+        await bench.step_reached(task_id, "charge", StepState.RUNNING)
+        locked_by = str((await bench.page(task_id)).task.locked_by)
+        with pytest.raises(WorkflowFailureError) as failed:
+            await bench.client.get_workflow_handle(locked_by).result()
+        assert failed.value.cause.type == "DeadlinePassed"  # type: ignore[attr-defined]
+        page = await bench.page(task_id)
+        charge = next(s for s in page.steps if s.name == "charge")
+        assert (page.task.state, charge.state) == (TaskState.PROCESSING, StepState.RUNNING)
+        assert page.task.complete_by is not None
+        assert page.task.complete_by < page.now
+        assert await bench.settled_with_sweeps(task_id) is TaskState.PROCESSED
+    assert simulators.live(task_id) == FULL
+
+
+@pytest.mark.demand("G1")
+async def test_signal_in_the_middle_of_an_inline_stretch_repeats_no_call(
+    bench: Bench, simulators: Simulators, machine: dict[str, Any], task_id: str
+) -> None:
+    """A signal discards the markers of a workflow task; what was done is read back from the store, not called again."""
+    for path in ("/cloud/addresses", "/cloud/disks"):
+        simulators.fault("cloud", "latency", latency_ms=700, match={"task_id": task_id, "path": path})
+    async with bench.worker():
+        await bench.submit(machine, task_id, "provisioning")
+        await bench.called(simulators, "cloud", task_id)
+        handle = bench.client.get_workflow_handle(str((await bench.page(task_id)).task.locked_by))
+        await handle.signal("something_else", "that means nothing")
+        assert await bench.settled(task_id) is TaskState.PROCESSED
+    calls = [c["key"] for c in simulators.ledger("cloud", task_id)["calls"]]
+    assert sorted(calls) == sorted(set(calls))

@@ -1,0 +1,89 @@
+"""Real worker processes for the tests: started, paused, killed by their own hand at a named point."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+
+from pydantic import SecretStr
+
+from runtime.settings import Settings
+
+ROOT = Path(__file__).parent.parent
+
+KILL_POINTS = [
+    "after:claim",
+    "before:perform",
+    "after:perform",
+    "before:record",
+    "before:payments.charge",
+    "after:payments.charge",
+    "after:record",
+]
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """The environment that gives another process the same settings."""
+    found: dict[str, str] = {}
+    for name, value in settings.model_dump(mode="python").items():
+        key = f"SAS_{name.upper()}"
+        if isinstance(value, dict):
+            found |= {f"{key}__{k.upper()}": str(v) for k, v in value.items()}
+        elif isinstance(value, SecretStr):
+            found[key] = value.get_secret_value()
+        elif hasattr(value, "total_seconds"):
+            found[key] = str(value.total_seconds())
+        else:
+            found[key] = str(value)
+    return found
+
+
+class WorkerProcess:
+    """A worker in a process of its own. A paused one with the role `agents` keeps its polls open at the server and
+    swallows what it is given, so a zombie that is to leave the others alone has the role `scheduler` only.
+
+    `kill_at`: the point at which it kills itself with SIGKILL, see `tests/killable_worker.py`.
+    """
+
+    def __init__(self, settings: Settings, *, kill_at: str = "", roles: str = "scheduler,agents") -> None:
+        env = {**os.environ, **environment(settings), "PYTHONPATH": str(ROOT), "KILL_AT": kill_at, "ROLES": roles}
+        self._log = settings.state_dir / f"worker-{id(self)}.log"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.killable_worker"], env=env, cwd=ROOT, stdout=log, stderr=log
+            )
+
+    def __enter__(self) -> WorkerProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        if error is not None:
+            print(self._log.read_text()[-5000:])
+
+    async def died(self) -> None:
+        """Wait until it has killed itself."""
+        code = await asyncio.wait_for(asyncio.to_thread(self._process.wait), 30)
+        assert code == -signal.SIGKILL, self._log.read_text()[-3000:]
+
+    def pause(self) -> None:
+        """Stop it where it is."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._process.send_signal(signal.SIGCONT)
+
+    async def stop(self) -> int:
+        """Ask it to stop, and wait; its exit code."""
+        self._process.send_signal(signal.SIGTERM)
+        return await asyncio.wait_for(asyncio.to_thread(self._process.wait), 30)
