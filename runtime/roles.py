@@ -13,7 +13,6 @@ import structlog
 import uvicorn
 from temporalio.client import Client
 from temporalio.worker import Worker
-from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from activities.agent import Agents
 from activities.agents import all_agents
@@ -40,18 +39,6 @@ from workflows.compensation_request import CompensationRequest
 from workflows.scheduler import Scheduler
 
 log = structlog.get_logger(__name__)
-
-_OURS = ("activities", "domain", "pipelines", "store", "supervisor", "workflows")
-_LIBRARIES = (
-    "pydantic",
-    "pydantic_core",
-    "annotated_types",
-    "httpx",
-    "psycopg",
-    "psycopg_pool",
-    "sqlalchemy",
-    "sqlmodel",
-)
 
 
 class Role(StrEnum):
@@ -135,7 +122,6 @@ async def _scheduler(
     await publish_definitions(stores.intake, stores.registry)
     inbox = InboxStore(stores.store.database)
     bookkeeping = Bookkeeping(stores.store, inbox, Reservations(), agents)
-    restrictions = SandboxRestrictions.default.with_passthrough_modules(*_OURS, *_LIBRARIES)
     await stack.enter_async_context(
         Worker(
             client,
@@ -149,7 +135,6 @@ async def _scheduler(
                 bookkeeping.request_undo,
                 bookkeeping.note,
             ],
-            workflow_runner=SandboxedWorkflowRunner(restrictions=restrictions),
             identity=name,
             graceful_shutdown_timeout=settings.shutdown_grace,
         )
@@ -202,14 +187,12 @@ async def _supervisor(stack: AsyncExitStack, settings: Settings, client: Client)
     check_schema(dsn, "state")
     database = await stack.enter_async_context(Database(dsn, name="state store", size=2))
     activities = SupervisorActivities(Supervision(database), client)
-    restrictions = SandboxRestrictions.default.with_passthrough_modules(*_OURS, *_LIBRARIES)
     await stack.enter_async_context(
         Worker(
             client,
             task_queue=SUPERVISOR_QUEUE,
             workflows=[Supervise],
             activities=[activities.begin_sweep, activities.sweep_page, activities.finish_sweep],
-            workflow_runner=SandboxedWorkflowRunner(restrictions=restrictions),
             identity=process_name("supervisor"),
             graceful_shutdown_timeout=settings.shutdown_grace,
         )

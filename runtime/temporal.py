@@ -6,11 +6,11 @@ import asyncio
 from urllib.parse import quote
 
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfig
 from temporalio.service import RPCError
 
 from domain.faults import Unreachable
+from runtime.plugin import new_plugin
 
 TASK_QUEUE = "scheduler"
 SUPERVISOR_QUEUE = "supervisor"
@@ -27,7 +27,7 @@ async def connect(*, lazy: bool = False) -> Client:
     target = config.get("target_host")
     try:
         async with asyncio.timeout(10):
-            return await Client.connect(**config, data_converter=pydantic_data_converter, lazy=lazy)
+            return await Client.connect(**config, plugins=[new_plugin()], lazy=lazy)
     except (RuntimeError, RPCError, TimeoutError, ValueError) as error:
         raise Unreachable(
             f"Temporal does not answer at {target}: start it (`python starter.py up`) or set TEMPORAL_ADDRESS"

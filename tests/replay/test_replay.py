@@ -1,0 +1,87 @@
+"""Recorded histories of released versions replay on the code as it is now (H6).
+
+`RECORD_HISTORIES=v1 pytest tests/replay` records the scenarios anew, into `histories/v1`; do so once a release.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from socket import gethostname
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowHistory
+from temporalio.worker import Replayer
+from temporalio.workflow import NondeterminismError
+
+from runtime.plugin import new_plugin
+from supervisor.sweep import Supervise
+from tests.conftest import Bench, Simulators
+from tests.replay.scenarios import SCENARIOS
+from workflows.compensation_request import CompensationRequest
+from workflows.scheduler import Scheduler
+
+HISTORIES = Path(__file__).parent / "histories"
+RECORDED = sorted(HISTORIES.glob("*/*.json"))
+
+
+def replayer() -> Replayer:
+    """The workflows of this checkout, with the plugin of production."""
+    return Replayer(workflows=[Scheduler, CompensationRequest, Supervise], plugins=[new_plugin()])
+
+
+def history_of(file: Path) -> WorkflowHistory:
+    """A recorded history; its workflow id follows the scenario's name."""
+    return WorkflowHistory.from_json(file.stem.split("--", 1)[1].replace("__", "/"), file.read_text())
+
+
+@pytest.mark.demand("H6", "B8")
+@pytest.mark.parametrize("file", RECORDED, ids=[f"{f.parent.name}-{f.stem.split('--')[0]}" for f in RECORDED])
+async def test_recorded_history_replays(file: Path) -> None:
+    await replayer().replay_workflow(history_of(file))
+
+
+@pytest.mark.demand("H6")
+async def test_history_that_does_not_fit_the_code_is_caught() -> None:
+    """The gate can fail: the same history with another first activity does not replay."""
+    file = next(f for f in RECORDED if f.stem.startswith("order_processed"))
+    tampered = file.read_text().replace("payments.charge", "payments.refund")
+    assert tampered != file.read_text()
+    history = WorkflowHistory.from_json(history_of(file).workflow_id, tampered)
+    with pytest.raises(NondeterminismError):
+        await replayer().replay_workflow(history)
+
+
+@pytest.mark.demand("H6")
+@pytest.mark.parametrize("name", SCENARIOS)
+async def test_every_scenario_replays_as_it_ran(
+    bench: Bench,
+    simulators: Simulators,
+    order: dict[str, Any],
+    machine: dict[str, Any],
+    task_id: str,
+    name: str,
+) -> None:
+    async with bench.worker():
+        await SCENARIOS[name](bench, simulators, order, machine, task_id)
+        pipeline = (await bench.page(task_id)).task.definition
+        epochs = (await bench.page(task_id)).task.epoch
+        ids = [f"{pipeline}/{task_id}/{n}" for n in range(1, epochs + 1)]
+        if name == "order_refund_refused":
+            ids.append(f"{pipeline}/{task_id}/undo")
+        histories = [await bench.client.get_workflow_handle(i).fetch_history() for i in ids]
+    for history in histories:
+        await replayer().replay_workflow(history)
+        if version := os.environ.get("RECORD_HISTORIES"):
+            keep(HISTORIES / version, name, history)
+
+
+def keep(folder: Path, scenario: str, history: WorkflowHistory) -> None:
+    """Write a history where the next release finds it, without the name of the machine that made it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    slug = history.workflow_id.replace("/", "__")
+    last = history.workflow_id.rsplit("/", 1)[1]
+    for old in folder.glob(f"{scenario}-{last}--*.json"):
+        old.unlink()
+    (folder / f"{scenario}-{last}--{slug}.json").write_text(history.to_json().replace(gethostname(), "host"))
