@@ -80,7 +80,7 @@ class Callbacks:
 
         @app.get("/health")
         async def health() -> dict[str, str]:
-            return {"status": "ok"}
+            return {"status": "ok", "role": "callbacks"}
 
         @app.post("/callbacks/{signature}/{key}", status_code=204)
         async def answer(signature: str, key: Annotated[str, Path(max_length=300)], body: Answer) -> Response:

@@ -43,7 +43,10 @@ class Started:
 
 
 class Dispatcher:
-    """Claims and starts. `slots`: tasks held at once; `orphan_grace`: see `Settings`."""
+    """Claims and starts. `slots`: tasks held at once; `orphan_grace`: see `Settings`.
+
+    `eager`: ask for the first workflow task with the start; only where a worker runs in this process.
+    """
 
     def __init__(
         self,
@@ -57,10 +60,11 @@ class Dispatcher:
         slots: int,
         orphan_grace: timedelta,
         poll_interval: timedelta = timedelta(seconds=2),
+        eager: bool = True,
     ) -> None:
         self._client, self._store, self._orders, self._intake = client, store, orders, intake
         self._registry, self._worker, self._slots = registry, worker, slots
-        self._orphan_grace, self._poll = orphan_grace, poll_interval
+        self._orphan_grace, self._poll, self._eager = orphan_grace, poll_interval, eager
         self._loaded = [(d.name, d.version) for d in registry]
         self._wake = asyncio.Event()
 
@@ -85,6 +89,11 @@ class Dispatcher:
     async def run_once(self) -> list[Started]:
         """One round: claim what there is room for, and start it."""
         claims = await self._store.claim(self._worker, self._loaded, self._slots)
+        return await self._start_all(claims)
+
+    async def start_only(self, task_ids: Sequence[str]) -> list[Started]:
+        """One round for these tasks alone, as many as there is room for: what `starter.py start` does."""
+        claims = await self._store.claim(self._worker, self._loaded, self._slots, task_ids)
         return await self._start_all(claims)
 
     async def _start_all(self, claims: Sequence[Claim]) -> list[Started]:
@@ -115,7 +124,7 @@ class Dispatcher:
                 task_queue=TASK_QUEUE,
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                 execution_timeout=execution_timeout(definition) if definition else None,
-                request_eager_start=True,
+                request_eager_start=self._eager,
                 static_summary=f"{'undo of ' if run.undo else ''}{run.definition} {run.task_id}, attempt {run.epoch}",
                 search_attributes=_search_attributes(claim),
                 rpc_timeout=timedelta(seconds=5),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from time import monotonic
 
 import structlog
 from temporalio.client import Client
@@ -50,16 +51,15 @@ class SupervisionWatch:
 
     def __init__(self, supervision: Supervision, client: Client, terms: SweepTerms) -> None:
         self._supervision, self._client, self._terms = supervision, client, terms
-        self._missed = False
+        self._watching_since = monotonic()
 
     async def watch(self) -> None:
-        """Look once. One alert an outage."""
-        age = await self._supervision.last_sweep_age()
-        late = age is not None and age > timedelta(seconds=3 * self._terms.interval_s)
-        if late and not self._missed:
-            message = f"no sweep for {age}, the interval is {self._terms.interval_s:g} s"
-            await self._supervision.alert("missed_sweep", message)
-            log.error("missed sweep", last=str(age))
-        self._missed = late
-        if late and await ensure_schedule(self._client, self._terms):
+        """Look once. One alert an outage, however many workers look."""
+        age = await self._supervision.last_sweep_age() or timedelta(seconds=monotonic() - self._watching_since)
+        if age <= timedelta(seconds=3 * self._terms.interval_s):
+            return
+        message = f"no sweep for {age.total_seconds():.0f} s, the interval is {self._terms.interval_s:g} s"
+        if await self._supervision.alert_missed_sweep(message):
+            log.error("missed sweep", message=message)
+        if await ensure_schedule(self._client, self._terms):
             log.warning("the Schedule was missing and was made again")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from enum import StrEnum
 from typing import Any
 
+import httpx
 import structlog
 import uvicorn
 from temporalio.client import Client
@@ -91,7 +93,6 @@ async def running(
             callback_url=callback_addresses(settings).address,
             draining=draining,
         )
-        stack.push_async_callback(_set, draining)
         if Role.AGENTS in roles:
             for worker in _agent_workers(settings, client, agents, services):
                 await stack.enter_async_context(worker)
@@ -103,11 +104,10 @@ async def running(
                 await _scheduler(stack, settings, client, stores, agents, draining)
             if Role.CALLBACKS in roles:
                 await _callbacks(stack, settings, client, stores, agents)
-        yield
-
-
-async def _set(event: asyncio.Event) -> None:
-    event.set()
+        try:
+            yield
+        finally:
+            draining.set()
 
 
 async def _scheduler(
@@ -221,12 +221,32 @@ async def _callbacks(stack: AsyncExitStack, settings: Settings, client: Client, 
     stack.push_async_callback(stop)
     while not server.started and not serving.done():  # noqa: ASYNC110 (uvicorn offers no event for it)
         await asyncio.sleep(0.01)
-    if serving.done():
+    if serving.done() and not await _served_elsewhere(settings):
         raise UsageError(f"callbacks can't listen on {settings.callback_host}:{settings.callback_port}")
+
+
+async def _served_elsewhere(settings: Settings) -> bool:
+    """Whether another worker on this machine takes the answers already: then this one need not."""
+    url = f"http://{settings.callback_host}:{settings.callback_port}/health"
+    async with new_client() as http:
+        try:
+            found = bool((await http.get(url, timeout=2)).json().get("role") == Role.CALLBACKS)
+        except (httpx.HTTPError, ValueError, AttributeError):
+            return False
+    if found:
+        log.warning("another worker on this machine takes the answers", url=url)
+    return found
 
 
 class _Server(uvicorn.Server):
     """A server that leaves the process's signals to the process."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start listening; a port that is taken ends the server, not the process."""
+        try:
+            await super().startup(sockets)
+        except SystemExit:
+            self.should_exit = True
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -58,7 +58,9 @@ class Settings(BaseSettings):
     sweep_interval: Duration = Field(timedelta(seconds=10), description="how often the Supervisor sweeps")
     sweep_page: int = Field(200, ge=1, le=5_000, description="rows a page of a sweep")
     sweep_pages: int = Field(20, ge=1, description="pages a sweep at most")
-    sweep_window: Duration = Field(timedelta(days=7), description="how far back a sweep looks for expired rows")
+    sweep_window: Duration = Field(
+        timedelta(days=7), description="span of deadlines that one sweep covers, from the oldest"
+    )
 
     callback_host: str = Field("127.0.0.1", description="address on which the callbacks role listens")
     callback_port: int = Field(8787, description="port on which the callbacks role listens; 0 takes a free one")

@@ -114,9 +114,6 @@ class Supervision:
         )
         return None if rows[0]["age_s"] is None else timedelta(seconds=rows[0]["age_s"])
 
-    async def alert(self, kind: str, message: str, task_id: str | None = None) -> None:
-        """Raise an alert."""
-        await self._database.rows(
-            "INSERT INTO alert (kind, task_id, message) VALUES (%(kind)s, %(task_id)s, %(message)s) RETURNING id",
-            {"kind": kind, "task_id": task_id, "message": message},
-        )
+    async def alert_missed_sweep(self, message: str) -> bool:
+        """Alert on a missed sweep, once an outage; whether this call raised it (D1)."""
+        return bool(await self._database.rows(query("alert_missed_sweep"), {"message": message}))

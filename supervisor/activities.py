@@ -15,7 +15,7 @@ from supervisor.decide import decide
 
 
 class SweepTerms(BaseModel):
-    """Bounds of a sweep (D4): how far back, rows a page, pages at most; and the interval, to know an outage by."""
+    """Bounds of a sweep (D4): span of deadlines, rows a page, pages at most; and the interval, to know an outage by."""
 
     interval_s: float
     window_s: float

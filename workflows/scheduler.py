@@ -17,7 +17,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError,
 
 with workflow.unsafe.imports_passed_through():
     from domain.definition import Definition, Step
-    from domain.ids import idempotency_keys
+    from domain.ids import attempt_id, idempotency_keys
     from domain.messages import (
         AgentRequest,
         Begin,
@@ -70,7 +70,7 @@ class Scheduler:
     @workflow.run
     async def run(self, args: Sequence[RawValue]) -> Json:
         """Carry out what was claimed. Returns the step table; raises a typed error if the task is not finished."""
-        run = workflow.payload_converter().from_payload(args[0].payload, RunInput)
+        run = _input(args)
         self._task_id = run.task_id
         definition = registry().find(run.definition, run.version)
         if definition is None:
@@ -326,6 +326,18 @@ class _Attempt:
             task_id=self._run.task_id, requester="temporal", reason="the run was cancelled", holder=holder
         )
         await workflow.execute_local_activity("request_undo", request, result_type=dict, **LOCAL)
+
+
+def _input(args: Sequence[RawValue]) -> RunInput:
+    """The input that the dispatcher gave; a run that was started by hand is refused."""
+    try:
+        run = workflow.payload_converter().from_payload(args[0].payload, RunInput)
+        if workflow.info().workflow_id == attempt_id(run.definition, run.task_id, run.epoch):
+            return run
+    except Exception as error:
+        workflow.logger.warning("unreadable input: %s", error)
+    message = "only the dispatcher starts an attempt: submit the task with `starter.py`"
+    raise ApplicationError(message, type="NotAnAttempt", non_retryable=True)
 
 
 def _outcome_of(error: ActivityError) -> Outcome:

@@ -1,4 +1,5 @@
--- One page of held rows whose complete_by has passed, oldest first, within the window (D2, D4). Reads only.
+-- One page of held rows whose complete_by has passed, oldest first (D2, D4). Reads only. The window begins at the
+-- oldest held row, so that nothing is ever too old to be found.
 SELECT
     t.task_id, t.state, t.locked_by, t.run_id, t.complete_by, t.epoch, t.failure_count, t.definition, t.version,
     extract(epoch FROM (SELECT clock_timestamp()) - t.complete_by)::float8 AS overdue_s,
@@ -9,7 +10,9 @@ FROM (
     WHERE
         locked_by IS NOT NULL
         AND complete_by <= (SELECT clock_timestamp())
-        AND complete_by > (SELECT clock_timestamp()) - make_interval(secs => %(window_s)s)
+        AND complete_by <= (
+            SELECT min(complete_by) + make_interval(secs => %(window_s)s) FROM task WHERE locked_by IS NOT NULL
+        )
         AND (complete_by, task_id) > (%(after_at)s, %(after_id)s)
     ORDER BY complete_by, task_id
     LIMIT %(page)s
