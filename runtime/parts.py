@@ -46,19 +46,27 @@ async def open_stores(settings: Settings, *, size: int = 8) -> AsyncIterator[Sto
     Raises:
         Unreachable: One has no address, does not answer, or has another schema version.
     """
-    state_dsn, orders_dsn = address(settings, "database_url"), address(settings, "orders_url")
-    check_schema(state_dsn, "state")
-    check_schema(orders_dsn, "orders")
+    dsn = address(settings, "orders_url")
+    check_schema(dsn, "orders")
     async with (
-        Database(state_dsn, name="state store", size=size) as state,
-        Database(orders_dsn, name="orders database", size=size) as orders,
+        open_state_store(settings, size=size) as store,
+        Database(dsn, name="orders database", size=size) as orders,
     ):
         yield Stores(
-            store=StateStore(state, claim_within=settings.claim_within),
+            store=store,
             orders=Orders(orders),
-            intake=Intake(state, caps(settings)),
+            intake=Intake(store.database, caps(settings)),
             registry=registry(),
         )
+
+
+@asynccontextmanager
+async def open_state_store(settings: Settings, *, size: int = 8) -> AsyncIterator[StateStore]:
+    """The state store alone, its schema checked; raises as `open_stores`."""
+    dsn = address(settings, "database_url")
+    check_schema(dsn, "state")
+    async with Database(dsn, name="state store", size=size) as database:
+        yield StateStore(database, claim_within=settings.claim_within)
 
 
 def address(settings: Settings, name: str) -> str:

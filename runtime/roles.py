@@ -27,12 +27,13 @@ from pipelines import registry
 from runtime.callbacks import CallbackAddresses, Callbacks
 from runtime.dispatcher import Dispatcher
 from runtime.duties import ALIVE, SupervisionWatch, publish_definitions, repeat
-from runtime.parts import Stores, address, open_stores, process_name, sweep_terms
+from runtime.parts import Stores, address, open_state_store, open_stores, process_name, sweep_terms
 from runtime.settings import Settings
 from runtime.temporal import SUPERVISOR_QUEUE, TASK_QUEUE, connect
 from store.database import Database
 from store.inbox import InboxStore
 from store.migrate import check_schema
+from store.state_store import StateStore
 from store.supervision import Supervision
 from supervisor.activities import SupervisorActivities
 from supervisor.schedule import ensure_schedule
@@ -98,12 +99,12 @@ async def running(
                 await stack.enter_async_context(worker)
         if Role.SUPERVISOR in roles:
             await _supervisor(stack, settings, client)
-        if roles & {Role.SCHEDULER, Role.CALLBACKS}:
+        if Role.SCHEDULER in roles:
             stores = await stack.enter_async_context(open_stores(settings))
-            if Role.SCHEDULER in roles:
-                await _scheduler(stack, settings, client, stores, agents, draining)
-            if Role.CALLBACKS in roles:
-                await _callbacks(stack, settings, client, stores, agents)
+            await _scheduler(stack, settings, client, stores, agents, draining)
+        if Role.CALLBACKS in roles:
+            store = await stack.enter_async_context(open_state_store(settings, size=2))
+            await _callbacks(stack, settings, client, store, agents)
         try:
             yield
         finally:
@@ -200,10 +201,12 @@ async def _supervisor(stack: AsyncExitStack, settings: Settings, client: Client)
     await ensure_schedule(client, sweep_terms(settings))
 
 
-async def _callbacks(stack: AsyncExitStack, settings: Settings, client: Client, stores: Stores, agents: Agents) -> None:
+async def _callbacks(
+    stack: AsyncExitStack, settings: Settings, client: Client, store: StateStore, agents: Agents
+) -> None:
     addresses = callback_addresses(settings)
-    inbox = InboxStore(stores.store.database)
-    callbacks = Callbacks(stores.store, inbox, client, stores.registry, agents.actions, addresses)
+    inbox = InboxStore(store.database)
+    callbacks = Callbacks(store, inbox, client, registry(), agents.actions, addresses)
     config = uvicorn.Config(
         callbacks.app(),
         host=settings.callback_host,
