@@ -6,8 +6,9 @@ import asyncio
 import signal
 import socket
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -43,6 +44,8 @@ from workflows.scheduler import Scheduler
 
 log = structlog.get_logger(__name__)
 
+_HEALTH_S = 5.0
+
 
 class Role(StrEnum):
     """What a worker process does."""
@@ -68,10 +71,21 @@ async def run_roles(settings: Settings, roles: set[Role], services: set[str]) ->
         client = await connect()
         async with running(settings, client, roles, services, draining=stop):
             log.info("worker ready", roles=sorted(roles), services=sorted(services))
-            await stop.wait()
+            await _until(stop, settings.health_file)
             log.info("worker draining")
         await stack.aclose()
     log.info("worker stopped")
+
+
+async def _until(stop: asyncio.Event, health_file: Path | None) -> None:
+    """Wait for `stop`, touching the health file meanwhile: an event loop that hangs stops touching it."""
+    while not stop.is_set():
+        if health_file is not None:
+            health_file.touch()  # noqa: ASYNC240 (one system call on a local file)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), _HEALTH_S)
+    if health_file is not None:
+        health_file.unlink(missing_ok=True)  # noqa: ASYNC240 (likewise)
 
 
 @asynccontextmanager

@@ -68,4 +68,7 @@ class Settings(BaseSettings):
     callback_secret: SecretStr = Field(SecretStr(""), description="signs callback addresses; needed to answer later")
 
     ui_url: str = Field("http://127.0.0.1:8233", description="base URL of the Temporal UI, for links")
+    health_file: Path | None = Field(
+        None, description="file that a worker touches every 5 s while it is ready, for a container's health check"
+    )
     log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")

@@ -198,6 +198,7 @@ def settings(databases: Databases, simulators: Simulators, tmp_path: Path) -> Se
         sweep_interval=timedelta(seconds=1),
         poll_interval=timedelta(milliseconds=500),
         shutdown_grace=timedelta(seconds=2),
+        health_file=tmp_path / "alive",
         callback_port=port,
         callback_url=f"http://127.0.0.1:{port}",
         callback_secret=SecretStr("test-secret"),

@@ -32,6 +32,8 @@ def environment(settings: Settings) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in settings.model_dump(mode="python").items():
         key = f"SAS_{name.upper()}"
+        if value is None:
+            continue
         if isinstance(value, dict):
             found |= {f"{key}__{k.upper()}": str(v) for k, v in value.items()}
         elif isinstance(value, SecretStr):
