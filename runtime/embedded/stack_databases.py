@@ -48,7 +48,7 @@ def prepare_databases(server: EmbeddedPostgres, credentials: Credentials) -> str
     """
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
         for name in (STATE, ORDERS):
-            if not connection.execute("SELECT FROM pg_database WHERE datname = %s", (name,)).fetchone():
+            if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchone():
                 connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         migrate(server.dsn(STATE), "state")
         migrate(server.dsn(ORDERS), "orders")
@@ -62,7 +62,7 @@ def prepare_databases(server: EmbeddedPostgres, credentials: Credentials) -> str
 
 def _let_in(connection: psycopg.Connection, role: str, password: str) -> None:
     name = sql.Identifier(role)
-    if not connection.execute("SELECT FROM pg_roles WHERE rolname = %s", (role,)).fetchone():
+    if not connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (role,)).fetchone():
         connection.execute(sql.SQL("CREATE ROLE {}").format(name))
     connection.execute(sql.SQL("ALTER ROLE {} LOGIN PASSWORD {}").format(name, sql.Literal(password)))
     connection.execute(sql.SQL("GRANT {} TO {}").format(sql.Identifier(_GROUPS[role]), name))

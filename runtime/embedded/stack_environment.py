@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 
 from pydantic import SecretStr
@@ -17,7 +16,7 @@ NAMESPACE = "default"
 
 _FOR_OWNERS = ("SAS_ADMIN_DATABASE_URL", "SAS_ADMIN_ORDERS_URL")
 _FOR_THE_SUPERVISOR = "SAS_SUPERVISOR_DATABASE_URL"
-_OTHER_PLACES = ("PG", "TEMPORAL_", "SAS_SERVICES")
+_DEFAULTS = {"SAS_SHUTDOWN_GRACE": "PT5S"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +77,17 @@ class Addresses:
         )
 
 
-def worker_environment(addresses: Addresses, root: Path, extra: Mapping[str, str], *, supervises: bool) -> dict[str, str]:
-    """Whole environment of a worker: ours without other servers' places, then the stack's, then `extra`.
+def worker_environment(addresses: Addresses, extra: Mapping[str, str], *, supervises: bool) -> dict[str, str]:
+    """Environment of a worker: ours without other servers' places, then the stack's, then `extra`.
 
     A worker gets no owner's address, and only one that supervises gets the Supervisor's.
     """
-    kept = {n: v for n, v in os.environ.items() if not n.startswith(_OTHER_PLACES)}
-    quick = {"SAS_SHUTDOWN_GRACE": f"{timedelta(seconds=5).total_seconds():g}"}
+    ours = {n: v for n, v in os.environ.items() if n.startswith("SAS_") and not n.startswith("SAS_SERVICES")}
     withheld = _FOR_OWNERS if supervises else (*_FOR_OWNERS, _FOR_THE_SUPERVISOR)
-    merged = {**quick, **kept, **addresses.environment(), **extra, "PYTHONPATH": str(root)}
-    return {name: value for name, value in merged.items() if name not in withheld}
+    merged = {**_DEFAULTS, **ours, **addresses.environment(), **extra}
+    return {**plain_environment(), **{n: v for n, v in merged.items() if n not in withheld}}
+
+
+def plain_environment() -> dict[str, str]:
+    """Our environment without what leads to databases and Temporal servers, and without our own settings."""
+    return {n: v for n, v in os.environ.items() if not n.startswith(("PG", "SAS_", "TEMPORAL_"))}

@@ -18,6 +18,11 @@ class StackLock:
         self._state_dir = state_dir
         self._file: TextIO | None = None
 
+    @property
+    def is_held(self) -> bool:
+        """Whether we have it."""
+        return self._file is not None
+
     def acquire(self) -> None:
         """Take the lock.
 

@@ -1,0 +1,143 @@
+"""The frame of the command line: options that every command has, and the one place where errors become exit codes.
+
+0 ok · 1 a task did not end well · 2 usage · 3 not found · 4 refused or conflict · 5 a dependency can't be reached ·
+6 denied · 70 a bug · 124 a wait timed out · 130 interrupted
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import traceback
+from collections.abc import Coroutine, Sequence
+from enum import IntEnum
+from typing import Annotated, Any, NoReturn
+
+import typer
+from temporalio.service import RPCError
+
+from cli.output import Format, say
+from domain.faults import Conflict, NotFound, Unreachable, UsageError
+from domain.ids import TASK_ID
+from runtime.logs import set_up_logging
+
+
+class Code(IntEnum):
+    """Exit codes."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    CONFLICT = 4
+    UNREACHABLE = 5
+    DENIED = 6
+    BUG = 70
+    TIMED_OUT = 124
+    INTERRUPTED = 130
+
+
+_GRAVEST_FIRST = (Code.UNREACHABLE, Code.CONFLICT, Code.USAGE, Code.TIMED_OUT, Code.FAILED, Code.OK)
+_TYPER_ERROR: type[Exception] = next(
+    c for c in reversed(typer.BadParameter.__mro__) if issubclass(c, Exception) and hasattr(c, "format_message")
+)
+"""The base of everything that typer says about a command line (it has been in several modules)."""
+
+
+_CODES: tuple[tuple[type[Exception], Code], ...] = (
+    (NotFound, Code.NOT_FOUND),
+    (Conflict, Code.CONFLICT),
+    (UsageError, Code.USAGE),
+    (_TYPER_ERROR, Code.USAGE),
+    (Unreachable, Code.UNREACHABLE),
+    (RPCError, Code.UNREACHABLE),
+    (TimeoutError, Code.TIMED_OUT),
+    (PermissionError, Code.DENIED),
+)
+
+
+def gravest(codes: Sequence[Code]) -> Code:
+    """One exit code for many outcomes."""
+    return next((c for c in _GRAVEST_FIRST if c in codes), Code.OK)
+
+
+def checked_id(task_id: str) -> str:
+    """A well-formed task id.
+
+    Raises:
+        UsageError: It is not one.
+    """
+    if not TASK_ID.fullmatch(task_id):
+        raise UsageError(f"task id {task_id!r} must match {TASK_ID.pattern}")
+    return task_id
+
+
+def checked_ids(task_ids: list[str] | None) -> list[str]:
+    """Well-formed task ids, each once."""
+    return list(dict.fromkeys(checked_id(t) for t in task_ids or []))
+
+
+Output = Annotated[Format, typer.Option("--output", "-o", help="text for people, json for programs")]
+OneId = Annotated[str, typer.Argument(metavar="ID", callback=checked_id, help="task id")]
+Ids = Annotated[list[str], typer.Argument(metavar="ID", callback=checked_ids, help="task ids")]
+Wait = Annotated[bool, typer.Option("--wait", help="follow to the end")]
+Timeout = Annotated[float, typer.Option(min=0, max=604_800, metavar="SECONDS", help="how long to wait at most")]
+
+
+def run(work: Coroutine[Any, Any, Code]) -> Code:
+    """Do a command's asynchronous work."""
+    return asyncio.run(work)
+
+
+def run_app(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
+    """Run a command; what it raised is said on standard error in a line. Returns the exit code."""
+    set_up_logging("ERROR")
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = app(given or ["--help"], standalone_mode=False, prog_name="starter.py")
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Code.OK
+    except (KeyboardInterrupt, typer.Abort):
+        say("interrupted")
+        return Code.INTERRUPTED
+    except Exception as error:
+        return _said(error)
+    return code if isinstance(code, int) else Code.OK
+
+
+def leave(code: int) -> NoReturn:
+    """End the process at once: the SDK can abort while the interpreter ends."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def _said(error: Exception) -> Code:
+    code = _code_of(error)
+    if code is Code.BUG:
+        traceback.print_exception(error)
+        return code
+    say(f"error: {_message(error)}")
+    if code is Code.UNREACHABLE:
+        say("`python starter.py doctor` checks every part and says what to do")
+    elif isinstance(error, _TYPER_ERROR):
+        say("`python starter.py COMMAND --help` shows what there is")
+    return code
+
+
+def _code_of(error: Exception) -> Code:
+    return next((code for kind, code in _CODES if isinstance(error, kind)), Code.BUG)
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, _TYPER_ERROR):
+        return str(error.format_message())  # type: ignore[attr-defined]
+    if isinstance(error, RPCError):
+        return f"Temporal did not do it: {error.message}"
+    if isinstance(error, TimeoutError):
+        return f"timed out: {error}" if str(error) else "timed out"
+    return str(error)

@@ -1,0 +1,209 @@
+"""What `doctor` looks at, one check each: what it is, where, whether it is well, and what to do if it isn't."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import timedelta
+from urllib.parse import urlsplit
+
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities.agents import all_agents
+from cli.output import duration
+from domain.faults import Unreachable
+from domain.search_attributes import SEARCH_ATTRIBUTES
+from pipelines import registry
+from runtime.duties import ALIVE
+from runtime.settings import Settings
+from runtime.temporal import connect
+from store.database import Database
+from store.migrate import MIGRATE_COMMAND, check_schema
+from store.migrate import Database as DatabaseName
+from store.reads import open_reads
+from store.supervision import Supervision
+from supervisor.schedule import SCHEDULE_ID
+
+_PATIENCE_S = 3
+_NEEDED = ("database_url", "orders_url", "supervisor_database_url", "callback_secret")
+_UP = "start the embedded stack with `python starter.py up`"
+_WORKER = "start one: `python worker.py`"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding. `todo` is empty where all is well."""
+
+    what: str
+    where: str
+    found: str
+    todo: str = ""
+
+    @property
+    def is_well(self) -> bool:
+        """Whether nothing is to be done."""
+        return not self.todo
+
+
+async def all_checks(settings: Settings) -> AsyncIterator[Check]:
+    """Every check in turn; those that need what was found missing are left out."""
+    yield _settings(settings)
+    state = await _database(settings, "state", "database_url")
+    yield state
+    yield await _database(settings, "orders", "orders_url")
+    if settings.supervisor_database_url.get_secret_value():
+        yield await _supervisor_role(settings)
+    if state.is_well:
+        async for check in _on_record(settings):
+            yield check
+    async for check in _temporal():
+        yield check
+    for service, url in sorted(settings.services.items()):
+        yield await _answers(f"service {service}", url, f"start it, or correct SAS_SERVICES__{service.upper()}")
+    todo = "start a worker with the role: `python worker.py --roles callbacks`, or correct SAS_CALLBACK_URL"
+    yield await _answers("callbacks", settings.callback_url, todo)
+
+
+def _settings(settings: Settings) -> Check:
+    missing = [f"SAS_{n.upper()}" for n in _NEEDED if not getattr(settings, n).get_secret_value()]
+    missing += [f"SAS_SERVICES__{a.service.upper()}" for a in all_agents() if a.service not in settings.services]
+    if missing:
+        return Check("settings", "environment", f"not set: {', '.join(missing)}", f"set them, or {_UP}")
+    return Check("settings", "environment", "all set")
+
+
+async def _database(settings: Settings, database: DatabaseName, setting: str) -> Check:
+    dsn = getattr(settings, setting).get_secret_value()
+    what = f"{database} database"
+    if not dsn:
+        return Check(what, f"SAS_{setting.upper()}", "no address", f"set SAS_{setting.upper()}, or {_UP}")
+    try:
+        async with asyncio.timeout(2 * _PATIENCE_S):
+            await asyncio.to_thread(check_schema, dsn, database)
+    except TimeoutError:
+        return Check(what, _place(dsn), "does not answer", f"start it, or correct SAS_{setting.upper()}")
+    except Unreachable as error:
+        wrong_version = MIGRATE_COMMAND in str(error)
+        todo = f"`{MIGRATE_COMMAND}`" if wrong_version else f"start it, correct SAS_{setting.upper()}, or {_UP}"
+        return Check(what, _place(dsn), str(error), todo)
+    return Check(what, _place(dsn), "answers, its schema is the newest")
+
+
+async def _supervisor_role(settings: Settings) -> Check:
+    dsn = settings.supervisor_database_url.get_secret_value()
+    what, place = "supervisor role", _place(dsn)
+    try:
+        async with Database(dsn, name="state store", size=1) as database:
+            rows = await database.rows(
+                "SELECT current_user AS name, has_table_privilege('sweep', 'INSERT') AS sweeps,"
+                " has_table_privilege('step', 'INSERT') OR has_table_privilege('task', 'DELETE') AS more"
+            )
+    except Unreachable as error:
+        return Check(what, place, str(error), "start it, or correct SAS_SUPERVISOR_DATABASE_URL")
+    role = rows[0]
+    if not role["sweeps"]:
+        return Check(what, place, f"{role['name']} may not sweep", f"GRANT scheduler_supervisor TO {role['name']}")
+    if role["more"]:
+        todo = "point SAS_SUPERVISOR_DATABASE_URL at a login that is only a member of scheduler_supervisor"
+        return Check(what, place, f"{role['name']} may do more than ask for recovery", todo)
+    return Check(what, place, f"{role['name']} may ask for recovery, and no more")
+
+
+async def _on_record(settings: Settings) -> AsyncIterator[Check]:
+    """What the state store says of the Supervisor and the workers."""
+    dsn = settings.database_url.get_secret_value()
+    async with Database(dsn, name="state store", size=1) as database, open_reads(dsn) as reads:
+        age = await Supervision(database).last_sweep_age()
+        seen = {(d.name, d.version): since for d, since in await reads.definitions()}
+    todo = "start a worker with the role: `python worker.py --roles supervisor`"
+    if age is None:
+        yield Check("last sweep", _place(dsn), "there was none yet", todo)
+    else:
+        late = age > 3 * settings.sweep_interval
+        yield Check("last sweep", _place(dsn), f"{duration(age)} ago", todo if late else "")
+    for definition in registry():
+        what = f"worker for {definition.name} v{definition.version}"
+        yield _worker(what, _place(dsn), seen.get((definition.name, definition.version)))
+
+
+def _worker(what: str, place: str, since: timedelta | None) -> Check:
+    if since is None:
+        return Check(what, place, "none has ever shown itself", _WORKER)
+    return Check(what, place, f"seen {duration(since)} ago", _WORKER if since > 3 * ALIVE else "")
+
+
+async def _temporal() -> AsyncIterator[Check]:
+    try:
+        client = await connect()
+    except Unreachable as error:
+        yield Check("Temporal", "TEMPORAL_ADDRESS", str(error), f"start it, correct TEMPORAL_ADDRESS, or {_UP}")
+        return
+    place = client.service_client.config.target_host
+    yield Check("Temporal", place, "answers")
+    namespace = await _namespace(client, place)
+    yield namespace
+    if namespace.is_well:
+        yield await _search_attributes(client, place)
+        yield await _schedule(client, place)
+
+
+async def _namespace(client: Client, place: str) -> Check:
+    what = f"namespace {client.namespace}"
+    request = DescribeNamespaceRequest(namespace=client.namespace)
+    try:
+        await client.workflow_service.describe_namespace(request, timeout=timedelta(seconds=_PATIENCE_S))
+    except RPCError as error:
+        todo = f"`temporal operator namespace create -n {client.namespace}`, or set TEMPORAL_NAMESPACE"
+        return Check(what, place, error.message, todo)
+    return Check(what, place, "is there")
+
+
+async def _search_attributes(client: Client, place: str) -> Check:
+    request = ListSearchAttributesRequest(namespace=client.namespace)
+    try:
+        answer = await client.operator_service.list_search_attributes(request, timeout=timedelta(seconds=_PATIENCE_S))
+    except RPCError as error:
+        return Check("search attributes", place, error.message, "ask whoever runs the server to list them")
+    there = {name: IndexedValueType.Name(kind) for name, kind in answer.custom_attributes.items()}
+    wrong = [n for n, k in SEARCH_ATTRIBUTES.items() if there.get(n) != f"INDEXED_VALUE_TYPE_{k.upper()}"]
+    if wrong:
+        flags = " ".join(f"--name {n} --type {SEARCH_ATTRIBUTES[n]}" for n in wrong)
+        todo = f"`temporal operator search-attribute create -n {client.namespace} {flags}`"
+        return Check("search attributes", place, f"missing, or of another type: {', '.join(wrong)}", todo)
+    return Check("search attributes", place, "registered")
+
+
+async def _schedule(client: Client, place: str) -> Check:
+    what = f"Schedule {SCHEDULE_ID}"
+    try:
+        found = await client.get_schedule_handle(SCHEDULE_ID).describe(rpc_timeout=timedelta(seconds=_PATIENCE_S))
+    except RPCError as error:
+        missing = error.status is RPCStatusCode.NOT_FOUND
+        todo = "start a worker with the role, which makes it: `python worker.py --roles supervisor`"
+        return Check(what, place, "is missing" if missing else error.message, todo)
+    if found.schedule.state.paused:
+        return Check(what, place, "is paused", f"`temporal schedule toggle -s {SCHEDULE_ID} --unpause`")
+    return Check(what, place, "is there")
+
+
+async def _answers(what: str, url: str, todo: str) -> Check:
+    """Whether something listens there."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        async with asyncio.timeout(_PATIENCE_S):
+            _, writer = await asyncio.open_connection(parts.hostname, port)
+        writer.close()
+    except (OSError, ValueError) as error:
+        return Check(what, url, str(error) or "does not answer", todo)
+    return Check(what, url, "listens")
+
+
+def _place(dsn: str) -> str:
+    parts = urlsplit(dsn)
+    return f"{parts.hostname or 'localhost'}:{parts.port or 5432}{parts.path}"

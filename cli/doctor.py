@@ -1,0 +1,36 @@
+"""`doctor`: checks each part in turn, and says what to do."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from rich.text import Text
+
+from cli.app import Code, Output, run
+from cli.checks import Check, all_checks
+from cli.environment import settings
+from cli.output import Format, plain, tell, tell_json
+
+
+def doctor(output: Output = Format.TEXT) -> Code:
+    """Check every part: what can't be reached, what is missing, what to do."""
+    return run(_doctor(output))
+
+
+async def _doctor(output: Format) -> Code:
+    checks = []
+    async for check in all_checks(settings()):
+        checks.append(check)
+        if output is Format.TEXT:
+            _print(check)
+    well = all(c.is_well for c in checks)
+    if output is Format.JSON:
+        tell_json({"well": well, "checks": [asdict(c) | {"well": c.is_well} for c in checks]})
+    return Code.OK if well else Code.UNREACHABLE
+
+
+def _print(check: Check) -> None:
+    mark = Text("✓", style="green") if check.is_well else Text("✗", style="bold red")
+    tell(Text.assemble(mark, plain(f" {check.what} ({check.where}): {check.found}")))
+    if not check.is_well:
+        tell(f"    to do: {check.todo}")

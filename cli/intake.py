@@ -1,0 +1,220 @@
+"""`start` and `submit`: messages go in, and each is answered for: taken, taken already, or why not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from typing import Annotated, Literal
+
+import typer
+
+from cli.app import Code, Output, Timeout, Wait, gravest, run
+from cli.environment import namespace, settings, user
+from cli.follow import claimed, follow
+from cli.launch import Launched, launch
+from cli.messages import Message, encoding_problem, read_messages
+from cli.output import Format, plain, say, tell, tell_json
+from domain.faults import Unreachable, UsageError
+from domain.ids import attempt_id
+from domain.messages import Json
+from domain.states import TaskState
+from domain.text import clean
+from runtime.duties import ALIVE
+from runtime.parts import Stores, address, open_stores
+from runtime.settings import Settings
+from runtime.temporal import ui_link
+from store.reads import Reads, open_reads
+from store.submission import Accepted, Conflict, InvalidSubmission, Refused, SubmissionDesk
+from store.tables import Task
+
+CLAIMED_WITHIN = timedelta(seconds=3)
+
+_CODES = {
+    "accepted": Code.OK,
+    "already accepted": Code.OK,
+    "invalid": Code.USAGE,
+    "conflict": Code.CONFLICT,
+    "refused": Code.CONFLICT,
+    "unreachable": Code.UNREACHABLE,
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of one message."""
+
+    line: int
+    task_id: str | None
+    verdict: Literal["accepted", "already accepted", "invalid", "conflict", "refused", "unreachable"]
+    message: str = ""
+    problems: tuple[str, ...] = ()
+    retry_after_s: float | None = None
+    state: TaskState | None = None
+    attempt: str | None = None
+    link: str | None = None
+
+    @property
+    def code(self) -> Code:
+        """Its share in the exit code."""
+        return _CODES[self.verdict]
+
+    @property
+    def taken(self) -> bool:
+        """Whether both records are there."""
+        return self.code is Code.OK
+
+
+File = Annotated[str, typer.Argument(metavar="FILE|-", help="one JSON object, or one a line; - is standard input")]
+Submitter = Annotated[
+    str,
+    typer.Option(help="who submits, where the message names nobody; default: the user", show_default=False),
+]
+
+
+def start(
+    file: File, submitter: Submitter = "", wait: Wait = False, timeout: Timeout = 300, output: Output = Format.TEXT
+) -> Code:
+    """Submit tasks, and start their runs; --wait follows them to the end."""
+    return run(_start(read_messages(file), _submitter(submitter), timeout if wait else None, output))
+
+
+def submit(
+    file: File,
+    submitter: Submitter = "",
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="wait up to 3 s for a worker to claim them")] = True,
+    output: Output = Format.TEXT,
+) -> Code:
+    """Submit tasks; whichever live worker has their definition claims and starts them."""
+    return run(_submit(read_messages(file), _submitter(submitter), wait, output))
+
+
+async def _start(messages: list[Message], submitter: str, timeout: float | None, output: Format) -> Code:
+    found = settings()
+    async with open_stores(found) as stores, open_reads(address(found, "database_url")) as reads:
+        answers = await _take_in(stores, messages, submitter)
+        ids = _taken(answers)
+        await _warn_of_no_worker(stores, await reads.tasks(ids=ids, limit=len(ids)) if ids else [])
+        launched = await launch(found, stores, reads, ids) if ids else Launched([])
+        answers = await _located(reads, found, answers, launched.runs)
+        codes = [a.code for a in answers] + [Code.UNREACHABLE] * bool(launched.left)
+        if output is Format.TEXT:
+            _print(answers)
+        if timeout is not None and ids:
+            codes.append((await follow(reads, ids, timeout, output)).code)
+            answers = await _located(reads, found, answers, launched.runs)
+        if output is Format.JSON:
+            tell_json([asdict(a) for a in answers])
+        return gravest(codes)
+
+
+async def _submit(messages: list[Message], submitter: str, wait: bool, output: Format) -> Code:
+    found = settings()
+    async with open_stores(found) as stores, open_reads(address(found, "database_url")) as reads:
+        answers = await _take_in(stores, messages, submitter)
+        if ids := _taken(answers):
+            await stores.store.announce()
+            if wait:
+                await _say_unclaimed(stores, await claimed(reads, ids, CLAIMED_WITHIN))
+            answers = await _located(reads, found, answers, {})
+        if output is Format.TEXT:
+            _print(answers)
+        else:
+            tell_json([asdict(a) for a in answers])
+        return gravest([a.code for a in answers])
+
+
+async def _take_in(stores: Stores, messages: list[Message], submitter: str) -> list[Answer]:
+    """Submit one after the other, as they came; a bad one does not keep the others."""
+    answers: list[Answer] = []
+    for message in messages:
+        answer = await _one(stores.desk, message, submitter)
+        answers.append(answer)
+        if not answer.taken:
+            who = f" task {answer.task_id}:" if answer.task_id else ""
+            for text in answer.problems or (answer.message,):
+                say(f"line {message.line}:{who} {text}")
+        if answer.verdict == "unreachable":
+            if rest := len(messages) - len(answers):
+                say(f"error: the {rest} behind it were not tried; submitting the whole again is safe")
+            break
+    return answers
+
+
+async def _one(desk: SubmissionDesk, message: Message, submitter: str) -> Answer:
+    if problem := encoding_problem(message.text):
+        return Answer(message.line, None, "invalid", problem, (problem,))
+    try:
+        submission = desk.parse(message.text)
+        if "submitter" not in submission.model_fields_set:
+            submission = submission.model_copy(update={"submitter": submitter})
+        verdict = await desk.submit(submission)
+    except InvalidSubmission as error:
+        return Answer(message.line, None, "invalid", str(error), tuple(error.problems))
+    except Unreachable as error:
+        return Answer(message.line, None, "unreachable", str(error))
+    match verdict:
+        case Accepted(task_id, _, new):
+            return Answer(message.line, task_id, "accepted" if new else "already accepted")
+        case Conflict(task_id, reason):
+            text = f"conflict: {reason}; it is kept as a dead letter, and nothing was overwritten"
+            return Answer(message.line, task_id, "conflict", text)
+        case Refused(task_id, reason, retry_after):
+            seconds = retry_after.total_seconds()
+            text = f"refused: {reason}; nothing was written, try again in {seconds:.0f} s"
+            return Answer(message.line, task_id, "refused", text, retry_after_s=seconds)
+
+
+async def _located(
+    reads: Reads, found: Settings, answers: list[Answer], runs: Mapping[str, str | None]
+) -> list[Answer]:
+    """The answers with each task's state, and its current or last attempt. `runs`: run ids that are known here."""
+    ids = _taken(answers)
+    tasks = {t.task_id: t for t in await reads.tasks(ids=ids, limit=len(ids))} if ids else {}
+    return [
+        replace(a, **_place(found, tasks[a.task_id], runs)) if a.task_id in tasks and a.taken else a for a in answers
+    ]
+
+
+def _place(found: Settings, task: Task, runs: Mapping[str, str | None]) -> Json:
+    if not task.epoch:
+        return {"state": task.state}
+    attempt = attempt_id(task.definition, task.task_id, task.epoch)
+    link = ui_link(found.ui_url, namespace(), attempt, task.run_id or runs.get(attempt))
+    return {"state": task.state, "attempt": attempt, "link": link}
+
+
+async def _say_unclaimed(stores: Stores, tasks: Sequence[Task]) -> None:
+    dead = await _warn_of_no_worker(stores, tasks)
+    for task in tasks:
+        if task.definition not in dead:
+            say(f"{task.task_id}: not claimed yet; live workers have its definition, and are busy")
+
+
+async def _warn_of_no_worker(stores: Stores, tasks: Sequence[Task]) -> set[str]:
+    """Say which definitions no live worker has; returns them."""
+    names = sorted({t.definition for t in tasks if not t.state.is_settled})
+    dead = {n for n in names if not await stores.intake.live_worker_for(n, 3 * ALIVE)}
+    for name in sorted(dead):
+        count = sum(t.definition == name for t in tasks)
+        say(f"no live worker has the definition {name!r}: {count} submitted, kept until one runs (`python worker.py`)")
+    return dead
+
+
+def _print(answers: list[Answer]) -> None:
+    for answer in answers:
+        if answer.taken:
+            tell(f"{answer.task_id}  {answer.verdict}  {answer.state or ''}  {answer.attempt or 'not claimed yet'}")
+            if answer.link:
+                tell(f"    {plain(answer.link)}")
+
+
+def _taken(answers: Sequence[Answer]) -> list[str]:
+    return list(dict.fromkeys(a.task_id for a in answers if a.task_id and a.taken))
+
+
+def _submitter(given: str) -> str:
+    name = clean(given or user()).strip()
+    if not 1 <= len(name) <= 128:
+        raise UsageError(f"--submitter: 1 to 128 characters, not {given!r}")
+    return name

@@ -1,0 +1,395 @@
+"""The command line as people and programs use it: real processes, on real parts, judged by exit code and output."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from pydantic import SecretStr
+
+from domain.states import TaskState
+from runtime.embedded.ports import free_port
+from runtime.roles import Role
+from runtime.settings import Settings
+from supervisor.schedule import SCHEDULE_ID
+from tests.conftest import Bench, Simulators
+from tests.workers import ROOT, environment
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command came to."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def data(self) -> Any:
+        """Standard output as JSON."""
+        return json.loads(self.out)
+
+
+async def starter(settings: Settings, *arguments: str, stdin: str | bytes = b"", **env: str) -> Result:
+    """Run `python starter.py …` with these settings."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(ROOT / "starter.py"),
+        *arguments,
+        env={**os.environ, **environment(settings), "NO_COLOR": "1", **env},
+        cwd=ROOT,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate(stdin.encode() if isinstance(stdin, str) else stdin)
+    assert b"Traceback" not in err, err.decode()
+    return Result(process.returncode or 0, out.decode(), err.decode())
+
+
+def message(task_id: str, record: dict[str, Any], pipeline: str = "order", **more: Any) -> str:
+    """A submission as one line of JSON."""
+    return json.dumps({"task_id": task_id, "pipeline": pipeline, "record": record, **more})
+
+
+def nowhere(settings: Settings, **changes: Any) -> Settings:
+    """The settings with a state store that nothing answers at."""
+    dsn = SecretStr(f"postgresql://app:app@127.0.0.1:{free_port()}/state")
+    return settings.model_copy(update={"database_url": dsn, **changes})
+
+
+# --- start and submit -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.demand("A1", "G12")
+async def test_start_runs_every_good_line_to_its_end_and_names_every_bad_one(
+    bench: Bench, settings: Settings, order: dict[str, Any], machine: dict[str, Any], task_id: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "mixed.jsonl"
+    negative = json.loads(json.dumps(order))
+    negative["lines"][0]["unit_price_minor"] = -5
+    lines = [
+        message(task_id, order),
+        '{"task_id": "x", ',
+        message("neg-1", negative),
+        message("bad id!", order),
+        message("lost-1", order, "parcels"),
+        "",
+        message("big-1", {**order, "card_token": "x" * 300_000}),
+        message("wrong-1", {**order, "currency": 7}),
+        message(f"{task_id}-vm", machine, "provisioning"),
+    ]
+    file.write_bytes("\n".join(lines).encode() + b'\n{"task_id": "\xff"}\n')
+    async with bench.worker():
+        result = await starter(settings, "start", str(file), "--wait", "--timeout", "40")
+    assert result.code == 2, result.err
+    assert await bench.settled(task_id, f"{task_id}-vm") is TaskState.PROCESSED
+    for task, definition in ((task_id, "order"), (f"{task_id}-vm", "provisioning")):
+        assert f"{definition}/{task}/1" in result.out
+        run = await bench.client.get_workflow_handle(f"{definition}/{task}/1").describe()
+        assert f"/namespaces/default/workflows/{definition}%2F{task}%2F1/{run.run_id}/history" in result.out
+    assert "line 2: Invalid JSON" in result.err
+    assert "line 3: record.lines.0.unit_price_minor: " in result.err
+    assert "not -5" in result.err
+    assert "line 4: task_id: " in result.err
+    assert 'not "bad id!"' in result.err
+    assert "line 5: pipeline: unknown pipeline 'parcels' (there are: order, provisioning)" in result.err
+    assert "line 7: the message has " in result.err
+    assert "at most 262144" in result.err
+    assert "line 8: record.currency: " in result.err
+    assert "line 10: not UTF-8: byte 0xff at column 14" in result.err
+    assert {t.task_id for t in await bench.reads.tasks()} == {task_id, f"{task_id}-vm"}
+
+
+@pytest.mark.demand("G12", "B1")
+async def test_start_claims_its_own_tasks_and_no_others(
+    bench: Bench, settings: Settings, order: dict[str, Any], task_id: str
+) -> None:
+    """A worker without a dispatcher is not there: only the starter can have claimed, and only what it was given."""
+    await bench.submit(order, f"{task_id}-other")
+    result = await starter(
+        settings, "start", "-", "-o", "json", stdin=json.dumps(json.loads(message(task_id, order)), indent=2)
+    )
+    assert result.code == 0, result.err
+    (answer,) = result.data
+    assert (answer["line"], answer["verdict"], answer["attempt"]) == (1, "accepted", f"order/{task_id}/1")
+    assert answer["state"] == "Processing"
+    claimed = (await bench.page(task_id)).task
+    assert str(claimed.worker).startswith("cli@")
+    assert (await bench.page(f"{task_id}-other")).task.state is TaskState.PENDING
+    run = await bench.client.get_workflow_handle(f"order/{task_id}/1").describe()
+    assert run.workflow_type == "order"
+
+
+@pytest.mark.demand("A1")
+async def test_start_without_temporal_keeps_the_submission_and_says_so(
+    bench: Bench, settings: Settings, order: dict[str, Any], task_id: str
+) -> None:
+    gone = f"127.0.0.1:{free_port()}"
+    started, submitted = await asyncio.gather(
+        starter(settings, "start", "-", stdin=message(task_id, order), TEMPORAL_ADDRESS=gone),
+        starter(settings, "submit", "--no-wait", "-", stdin=message(f"{task_id}-2", order), TEMPORAL_ADDRESS=gone),
+    )
+    assert started.code == 5
+    assert gone in started.err
+    assert f"submitted, not started: workers will claim {task_id}" in started.err
+    assert submitted.code == 0, submitted.err
+    async with bench.worker():
+        assert await bench.settled(task_id, f"{task_id}-2") is TaskState.PROCESSED
+
+
+@pytest.mark.demand("G12", "A4", "A2")
+async def test_submit_says_who_claimed_it_and_tells_conflict_from_repetition(
+    bench: Bench, settings: Settings, order: dict[str, Any], task_id: str
+) -> None:
+    changed = {**order, "currency": "CHF"}
+    async with bench.worker():
+        first = await starter(settings, "submit", "-", "--submitter", "shop", stdin=message(task_id, order))
+        lines = f"{message(task_id, order)}\n{message(task_id, changed)}\n"
+        second = await starter(settings, "submit", "-", "-o", "json", stdin=lines)
+    assert first.code == 0, first.err
+    assert f"order/{task_id}/1" in first.out
+    assert f"order%2F{task_id}%2F1" in first.out
+    assert (await bench.page(task_id)).task.submitter == "shop"
+    assert second.code == 4
+    assert [a["verdict"] for a in second.data] == ["already accepted", "conflict"]
+    assert f"line 2: task {task_id}: conflict: its content differs" in second.err
+
+
+async def test_submit_says_that_no_live_worker_has_the_definition(
+    bench: Bench, settings: Settings, order: dict[str, Any], task_id: str
+) -> None:
+    with psycopg.connect(settings.admin_database_url.get_secret_value()) as connection:
+        connection.execute("UPDATE definition SET seen_at = clock_timestamp() - interval '1 minute'")
+    result = await starter(settings, "submit", "-", stdin=message(task_id, order))
+    assert result.code == 0
+    assert "no live worker has the definition 'order'" in result.err
+    shown = await starter(settings, "show", task_id)
+    assert "next: claimable now, but no live worker has its definition" in shown.out
+
+
+@pytest.mark.demand("A7", "A9")
+async def test_refused_submission_says_why_and_when_to_retry(
+    bench: Bench, settings: Settings, order: dict[str, Any], task_id: str
+) -> None:
+    full = settings.model_copy(update={"max_pending": 1})
+    lines = f"{message(task_id, order)}\n{message(f'{task_id}-2', order)}\n"
+    result = await starter(full, "submit", "--no-wait", "-", stdin=lines)
+    assert result.code == 4
+    assert f"line 2: task {task_id}-2: refused: 1 tasks are pending, which is the cap" in result.err
+    assert "try again in 10 s" in result.err
+    assert [t.task_id for t in await bench.reads.tasks()] == [task_id]
+
+
+async def test_usage_errors_exit_2_before_anything_is_asked(settings: Settings) -> None:
+    cases = [
+        (("submit", "-"), " \n", "standard input is empty"),
+        (("start", "no-such-file.jsonl"), "", "no-such-file.jsonl can't be read: No such file"),
+        (("show", "a/b"), "", "task id 'a/b' must match"),
+    ]
+    results = await asyncio.gather(*(starter(nowhere(settings), *a, stdin=s) for a, s, _ in cases))
+    for result, (_, _, said) in zip(results, cases, strict=True):
+        assert (result.code, result.out) == (2, ""), result
+        assert f"error: {said}" in result.err
+
+
+async def test_malformed_object_over_several_lines_is_one_error(bench: Bench, settings: Settings) -> None:
+    text = '{\n  "task_id": "a",\n  "pipeline": "order"\n  "record": {}\n}\n'
+    result = await starter(settings, "submit", "-", stdin=text)
+    assert result.code == 2
+    assert result.err.count("line 1:") == 1
+    assert "at line 4 column 3" in result.err
+
+
+# --- what can't be reached ------------------------------------------------------------------------------------
+
+
+async def test_unreachable_store_exits_5_and_says_where_and_what_to_do(settings: Settings) -> None:
+    result = await starter(nowhere(settings), "list")
+    assert result.code == 5
+    assert "state database can't be reached" in result.err
+    assert "starter.py doctor" in result.err
+
+
+async def test_wrong_schema_version_names_the_migrate_command_which_mends_it(bench: Bench, settings: Settings) -> None:
+    with psycopg.connect(settings.admin_database_url.get_secret_value()) as connection:
+        connection.execute("DROP SCHEMA public CASCADE")
+        connection.execute("CREATE SCHEMA public")
+        connection.execute("GRANT USAGE ON SCHEMA public TO PUBLIC")
+    refused = await starter(settings, "list")
+    assert refused.code == 5
+    assert "schema version none" in refused.err
+    assert "python starter.py migrate" in refused.err
+    mended = await starter(settings, "migrate", "-o", "json")
+    assert (mended.code, mended.data) == (0, {"migrated": ["state", "orders"]}), mended.err
+    assert await bench.reads.tasks() == []
+
+
+async def test_migrate_with_an_address_that_is_not_the_owners_is_denied(settings: Settings) -> None:
+    with psycopg.connect(settings.admin_database_url.get_secret_value()) as connection:
+        connection.execute("DROP TABLE alembic_version")
+    result = await starter(settings.model_copy(update={"admin_database_url": settings.database_url}), "migrate")
+    assert result.code == 6
+    assert "SAS_ADMIN_DATABASE_URL is not the owner's address" in result.err
+
+
+async def test_commands_find_the_embedded_stack_by_what_up_wrote_down(bench: Bench, settings: Settings) -> None:
+    (settings.state_dir / "env.json").write_text(json.dumps(environment(settings)))
+    unset = {name: "" for name in environment(settings) if name.startswith("SAS_") and name.endswith("_URL")}
+    result = await starter(settings, "list", "-o", "json", **unset)
+    assert (result.code, result.data) == (0, []), result.err
+
+
+# --- looking --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.demand("G12", "F1", "F8")
+async def test_compensate_undoes_once_and_show_says_what_was_undone(
+    bench: Bench, simulators: Simulators, settings: Settings, order: dict[str, Any], task_id: str
+) -> None:
+    async with bench.worker():
+        await bench.submit(order, task_id)
+        assert await bench.settled(task_id) is TaskState.PROCESSED
+        asked = await starter(settings, "compensate", task_id, "--reason", "the customer called", "--wait")
+    assert asked.code == 0, asked.err
+    assert "accepted" in asked.out
+    assert "Compensated" in asked.out
+    assert simulators.live(task_id) == {"mail": 1}
+    again, shown, as_json, events = await asyncio.gather(
+        starter(settings, "compensate", task_id, "--reason", "again", "-o", "json"),
+        starter(settings, "show", task_id),
+        starter(settings, "show", task_id, "-o", "json"),
+        starter(settings, "watch", task_id, "-o", "json"),
+    )
+    assert (again.code, again.data["verdict"]) == (0, "already")
+    request = next(line for line in shown.out.splitlines() if "undo_requested" in line)
+    assert "the customer called" in request
+    assert "cli:" in request
+    assert "next: nothing: it is undone" in shown.out
+    page = as_json.data
+    assert [(e["step"], e["outcome"]) for e in page["undo_log"]] == [
+        ("ship", "undone"),
+        ("charge", "undone"),
+        ("stock", "undone"),
+    ]
+    assert [s["state"] for s in page["steps"]] == ["Undone", "Undone", "Undone", "Completed"]
+    assert page["link"].endswith(f"order%2F{task_id}%2F2")
+    seen = [json.loads(line) for line in events.out.splitlines()]
+    assert events.code == 0
+    assert [e["number"] for e in seen] == [e["number"] for e in page["events"]]
+
+
+@pytest.mark.demand("F1", "F12")
+async def test_compensate_past_the_pivot_and_of_no_task_are_told_apart(
+    bench: Bench, settings: Settings, machine: dict[str, Any], task_id: str
+) -> None:
+    async with bench.worker():
+        await bench.submit(machine, task_id, "provisioning")
+        assert await bench.settled(task_id) is TaskState.PROCESSED
+    past, nobody, waited = await asyncio.gather(
+        starter(settings, "compensate", task_id, "--reason", "test"),
+        starter(settings, "compensate", f"{task_id}-no", "--reason", "test"),
+        starter(settings, "wait", task_id, f"{task_id}-no"),
+    )
+    assert past.code == 4
+    assert "past its pivot (step name)" in past.err
+    for result in (nobody, waited):
+        assert result.code == 3
+        assert f"{task_id}-no" in result.err
+
+
+async def test_list_and_wait_tell_states_and_time_out(
+    bench: Bench, settings: Settings, order: dict[str, Any], task_id: str
+) -> None:
+    await bench.submit(order, task_id)
+    listed, other, waited = await asyncio.gather(
+        starter(settings, "list", "--state", "pending", "--pipeline", "order", "-o", "json"),
+        starter(settings, "list", "--state", "Error"),
+        starter(settings, "wait", task_id, "--timeout", "0.2", "-o", "json"),
+    )
+    assert [t["task_id"] for t in listed.data] == [task_id]
+    assert (other.code, other.out, other.err) == (0, "", "no tasks\n")
+    assert waited.code == 124
+    assert waited.data[0]["state"] == "Pending"
+    assert "timed out after 0.2 s" in waited.err
+
+
+# --- acting ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.demand("G1", "G12")
+async def test_resubmit_with_a_correction_finishes_an_order_with_an_unknown_address(
+    bench: Bench, simulators: Simulators, settings: Settings, order: dict[str, Any], task_id: str
+) -> None:
+    order["address"]["line1"] = "Unknown"
+    async with bench.worker():
+        failed = await starter(settings, "start", "-", "--wait", stdin=message(task_id, order))
+        assert failed.code == 1, failed.err
+        fix = ("resubmit", task_id, "--set", "address.line1=Rue 1")
+        shown, wrong, lost, unknown, tried = await asyncio.gather(
+            starter(settings, "show", task_id),
+            starter(settings, "resubmit", task_id, "--set", "lines.0.quantity=0"),
+            starter(settings, "resubmit", task_id, "--set", "address.lane=1"),
+            starter(settings, "resubmit", f"{task_id}-no"),
+            starter(settings, *fix, "--dry-run", "-o", "json"),
+        )
+        assert f"next: waits for a person: `python starter.py resubmit {task_id}`" in shown.out
+        assert "task_in_error" in shown.out
+        assert (wrong.code, lost.code, unknown.code) == (2, 2, 3)
+        assert "lines.0.quantity: Input should be greater than or equal to 1, not 0" in wrong.err
+        assert "address.lane: Extra inputs are not permitted, not 1" in lost.err
+        assert tried.data["changes"] == {"address.line1": {"from": "Unknown", "to": "Rue 1"}}
+        assert (await bench.page(task_id)).task.state is TaskState.ERROR
+        fixed = await starter(settings, *fix, "--wait", "-o", "json")
+        assert fixed.code == 0, fixed.err
+        assert fixed.data["state"] == "Processed"
+        again = await starter(settings, "resubmit", task_id)
+    assert again.code == 4
+    assert f"task {task_id} is Processed" in again.err
+    assert simulators.live(task_id) == {"stock": 1, "payments": 1, "shipping": 1, "mail": 1}
+    assert simulators.calls("payments", task_id) == 1, "only the failed step is repeated"
+    event = next(e for e in (await bench.page(task_id)).events if e.kind == "resubmitted")
+    assert event.detail["changes"] == tried.data["changes"]
+
+
+@pytest.mark.demand("D1", "G12")
+async def test_supervise_recovers_an_expired_task_while_temporal_is_down(
+    bench: Bench, simulators: Simulators, settings: Settings, order: dict[str, Any], task_id: str
+) -> None:
+    await bench.submit(order, task_id)
+    await bench.stores.store.claim("gone", [("order", 1)], 1)
+    held = await starter(settings, "show", task_id)
+    assert f"next: held by order/{task_id}/1 until" in held.out
+    await bench.expire(task_id)
+    swept = await starter(settings, "supervise", "-o", "json", TEMPORAL_ADDRESS=f"127.0.0.1:{free_port()}")
+    assert swept.code == 0, swept.err
+    assert (swept.data["found"], swept.data["changed"]) == (1, 1)
+    assert "stale runs are not cancelled" in swept.err
+    assert (await bench.page(task_id)).task.state is TaskState.PENDING
+
+
+async def test_doctor_finds_a_whole_stack_well_and_names_what_is_missing(bench: Bench, settings: Settings) -> None:
+    patient = settings.model_copy(update={"sweep_interval": timedelta(minutes=5)})
+    async with bench.worker(*Role, settings=patient):
+        await bench.sweep()
+        well = await starter(patient, "doctor", "-o", "json")
+    await bench.client.get_schedule_handle(SCHEDULE_ID).delete()
+    broken = patient.model_copy(
+        update={"services": {**settings.services, "mail": f"http://127.0.0.1:{free_port()}/mail"}}
+    )
+    ill = await starter(broken, "doctor", SAS_SUPERVISOR_DATABASE_URL=settings.database_url.get_secret_value())
+    assert [c for c in well.data["checks"] if not c["well"]] == []
+    assert (well.code, well.data["well"]) == (0, True), well.err
+    assert ill.code == 5
+    lines = ill.out.splitlines()
+    bad = [line.split(" (")[0] for line in lines if line.startswith("✗")]
+    assert bad == ["✗ supervisor role", "✗ Schedule supervisor", "✗ service mail", "✗ callbacks"]
+    assert sum(line.startswith("    to do: ") for line in lines) == 4

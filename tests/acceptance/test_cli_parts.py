@@ -1,0 +1,68 @@
+"""Parts of the command line that need no servers: how input is split, how a record is amended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.amend import amended
+from cli.app import Code, gravest
+from cli.messages import read_messages
+from domain.faults import UsageError
+from pipelines.order import Order
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ('{"task_id": "a"}', [1]),
+        ('\n\n{\n "task_id": "a"\n}\n', [3]),
+        ('\ufeff{"task_id": "a"}\r\n\r\n{"task_id": "b"}\r\n', [1, 3]),
+        ('{"task_id": "a"\n{"task_id": "b"}', [1, 2]),
+        ('{"task_id": "a", bad}\n{"task_id": "b", bad}', [1, 2]),
+        ('{\n "task_id": "a"\n "lines": [\n  {"sku": "x"}\n ]\n}', [1]),
+        ("nonsense\n" + "[" * 100_000, [1, 2]),
+    ],
+    ids=["one", "pretty", "lines-with-bom", "cut-first-line", "all-bad", "bad-pretty", "nonsense"],
+)
+def test_input_is_one_object_or_one_a_line(tmp_path: Path, text: str, lines: list[int]) -> None:
+    file = tmp_path / "in"
+    file.write_text(text, newline="")
+    assert [m.line for m in read_messages(str(file))] == lines
+
+
+def test_gravest_outcome_decides_the_exit_code() -> None:
+    codes = [Code.OK, Code.FAILED, Code.TIMED_OUT, Code.USAGE, Code.CONFLICT, Code.UNREACHABLE]
+    assert [gravest(codes[: n + 1]) for n in range(len(codes))] == codes
+    assert gravest([]) is Code.OK
+
+
+def test_amendment_reads_json_or_text_and_hides_secrets(order: dict[str, Any]) -> None:
+    settings = ["lines.0.quantity=3", "address.line1=Rue 1", 'customer.name="A=B"', "card_token=tok_mc"]
+    record, changes = amended(order, settings, Order)
+    assert record["lines"][0]["quantity"] == 3
+    assert (record["address"]["line1"], record["customer"]["name"]) == ("Rue 1", "A=B")
+    audited = {c.path: c.audited() for c in changes}
+    assert audited["lines.0.quantity"] == {"from": 2, "to": 3}
+    assert audited["card_token"] == {"from": "[redacted]", "to": "[redacted]"}
+    assert order["lines"][0]["quantity"] == 2, "the record itself is left alone"
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("address.line1", "is not of the form path=value"),
+        ("=1", "is not of the form path=value"),
+        ("lines.7.quantity=1", "the record has nothing of that kind at lines.7"),
+        ("lines.x=1", "the record has nothing of that kind at lines"),
+        ("nothing.here=1", "the record has nothing of that kind at nothing"),
+        ("currency=7", "currency: Input should be a valid string, not 7"),
+        ("address.lane=1", "address.lane: Extra inputs are not permitted, not 1"),
+        ("lines.0.unit_price_minor=-1", "not -1"),
+    ],
+)
+def test_amendment_that_makes_no_record_names_field_and_value(order: dict[str, Any], setting: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        amended(order, [setting], Order)

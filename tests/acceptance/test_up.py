@@ -1,0 +1,151 @@
+"""`starter.py up`, as a process of its own: ready, alone, whole after a death, gone without a trace."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from runtime.embedded.postgres import EmbeddedPostgres
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.timeout(180)
+
+
+class Command:
+    """A running `starter.py` command, and what it says."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.said: list[str] = []
+
+    async def prints(self) -> dict[str, Any]:
+        """Wait for a line of JSON on standard output."""
+        assert self.process.stdout is not None
+        line = await self._line(self.process.stdout)
+        assert line, f"it ended instead: {await self.rest()}"
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    async def says(self, holds: Callable[[str], bool]) -> str:
+        """Wait for such a line on standard error."""
+        assert self.process.stderr is not None
+        while line := await self._line(self.process.stderr):
+            self.said.append(line)
+            if holds(line):
+                return line
+        raise AssertionError(f"it ended without saying so: {self.said}")
+
+    async def rest(self) -> str:
+        """Everything on standard error until it ends."""
+        assert self.process.stderr is not None
+        return "".join(self.said) + (await self.process.stderr.read()).decode()
+
+    async def ends(self) -> int:
+        """Wait until it has ended; its exit code."""
+        async with asyncio.timeout(60):
+            return await self.process.wait()
+
+    async def _line(self, stream: asyncio.StreamReader) -> str:
+        async with asyncio.timeout(90):
+            return (await stream.readline()).decode()
+
+
+@asynccontextmanager
+async def starter(*arguments: str) -> AsyncIterator[Command]:
+    """A command in a process of its own; it is killed if it outlives the context."""
+    env = {n: v for n, v in os.environ.items() if not n.startswith(("SAS_", "TEMPORAL_"))}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(ROOT / "starter.py"), *arguments, cwd=ROOT, env=env, stdout=PIPE, stderr=PIPE
+    )
+    try:
+        yield Command(process)
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.communicate()
+
+
+@pytest.fixture
+async def state_dir(tmp_path: Path) -> AsyncIterator[Path]:
+    """A state folder; PostgreSQL's data, which may be outside, is deleted in the end."""
+    folder = tmp_path / "state"
+    yield folder
+    await asyncio.to_thread(EmbeddedPostgres(folder).delete_data)
+
+
+def up(state_dir: Path) -> Any:
+    """`up`, with its addresses as JSON."""
+    return starter("up", "--state-dir", str(state_dir), "-o", "json")
+
+
+def secret_variables(file: str) -> dict[str, str]:
+    """Variables in a file that only its owner can read."""
+    path = Path(file)
+    assert path.stat().st_mode & 0o777 == 0o600
+    found: dict[str, str] = json.loads(path.read_text())
+    return found
+
+
+def alive(pids: dict[str, int]) -> list[str]:
+    """Those that still run."""
+    return [name for name, pid in pids.items() if psutil.pid_exists(pid)]
+
+
+async def test_up_is_alone_on_its_folder_and_starts_a_killed_worker_again(state_dir: Path) -> None:
+    async with up(state_dir) as first:
+        stack = await first.prints()
+        assert secret_variables(stack["env_file"])["TEMPORAL_ADDRESS"] == stack["temporal"]
+
+        async with up(state_dir) as second:
+            assert await second.ends() == 4
+            refusal = await second.rest()
+        assert f"process {stack['pids']['up']}" in refusal
+        assert stack["ui"] in refusal
+
+        os.kill(stack["pids"]["worker-2"], signal.SIGKILL)
+        await first.says(lambda line: "worker-2" in line and "signal 9" in line)
+        line = await first.says(lambda line: "worker-2" in line and "is back as process" in line)
+        assert int(line.split("process ")[1].split()[0]) != stack["pids"]["worker-2"]
+
+        first.process.send_signal(signal.SIGTERM)
+        assert await first.ends() == 0
+    assert alive(stack["pids"]) == []
+    assert not os.path.exists(stack["env_file"])  # noqa: ASYNC240 (a look at the local disk)
+
+
+async def test_what_a_killed_up_left_behind_is_adopted_by_the_next_and_stopped_with_it(state_dir: Path) -> None:
+    async with up(state_dir) as first:
+        left = (await first.prints())["pids"]
+        first.process.kill()
+        await first.ends()
+
+    async with up(state_dir) as second:
+        found = (await second.prints())["pids"]
+        assert {n for n in found if found[n] == left[n]} == {"postgres", "temporal"}
+        assert set(alive(left)) == {"postgres", "temporal"}
+
+        second.process.send_signal(signal.SIGINT)
+        assert await second.ends() == 0
+    assert alive({**left, **{f"{n} again": pid for n, pid in found.items()}}) == []
+
+
+async def test_interrupted_start_leaves_nothing_behind(state_dir: Path) -> None:
+    async with up(state_dir) as command:
+        await command.says(lambda line: "PostgreSQL" in line)
+        children = {str(c.pid): c.pid for c in psutil.Process(command.process.pid).children(recursive=True)}
+        command.process.send_signal(signal.SIGTERM)
+        assert await command.ends() == 130
+    assert children
+    assert alive(children) == []
