@@ -25,8 +25,12 @@ def main(
 ) -> None:
     """Run workers until SIGTERM or Ctrl-C, then let running steps finish."""
     die_with_recorded_parent()
-    settings = Settings()
-    set_up_logging(settings.log_level)
+    try:
+        settings = Settings()
+        set_up_logging(settings.log_level)
+    except ValueError as error:
+        print(f"error: settings: {error}", file=sys.stderr)
+        raise typer.Exit(2) from error
     try:
         wanted = {Role(r.strip()) for r in roles.split(",") if r.strip()}
     except ValueError as error:

@@ -17,7 +17,7 @@ from time import monotonic
 from typing import Any, ClassVar, TypeVar, get_type_hints
 
 import httpx
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from activities.http import body_of, fault_of_answer, fault_of_transport
 from domain.faults import (
@@ -139,15 +139,9 @@ class Agent:
 
     Attributes:
         service: Name of the service: selects its URL in the settings, and its task queue where it has one.
-        key_life: How long the service remembers idempotency keys.
-        leaves_tombstones: An undo that comes before its original makes the service refuse the original.
-        fences: The service refuses a fencing token lower than one that it has seen for the task.
     """
 
     service: ClassVar[str]
-    key_life: ClassVar[timedelta] = timedelta(days=1)
-    leaves_tombstones: ClassVar[bool] = True
-    fences: ClassVar[bool] = True
 
     @classmethod
     def actions(cls) -> list[Action]:
@@ -175,6 +169,11 @@ def _is_model(hint: Any) -> bool:
     return inspect.isclass(hint) and issubclass(hint, BaseModel)
 
 
+def setting_of(service: str) -> str:
+    """The environment variable that holds a service's address."""
+    return f"SAS_SERVICES__{service.upper()}"
+
+
 class Agents:
     """The Agents of a process: makes the calls of a request, within its allowance and its deadline.
 
@@ -198,8 +197,15 @@ class Agents:
         self._agents = {a.service: a() for a in agents}
         self.actions = {a.name: a for agent in agents for a in agent.actions()}
 
-    async def perform(self, request: AgentRequest, deadline: float) -> Outcome:  # noqa: PLR0911 (a table of outcomes)
+    async def perform(  # noqa: PLR0911 (a table of outcomes)
+        self, request: AgentRequest, deadline: float, tell: Callable[[str], None] = lambda _: None
+    ) -> Outcome:
         """Make the calls of a request until it is done, refused, out of calls or out of time.
+
+        Args:
+            request: What to do, and with how many calls.
+            deadline: On the monotonic clock; no call starts after it.
+            tell: Takes a line before each call: how the reservation counts down.
 
         Returns:
             What came of it; nothing is raised for a service's fault.
@@ -208,16 +214,21 @@ class Agents:
             AnswersLater: The service took the work and will answer by callback.
         """
         spec = self.actions[request.action]
-        call = self._call(spec, request, deadline)
+        url = self._services.get(spec.service)
+        if url is None:
+            cause = f"this worker has no address of service {spec.service}: set {setting_of(spec.service)}"
+            return StoodDown(cause=cause, called=False, retry_after_s=5.0)
+        call = self._call(url, request, deadline)
         cause = "no call was made"
         pause = _FIRST_PAUSE_S
         while True:
             if self._draining.is_set():
                 return StoodDown(cause=f"the worker is shutting down ({cause})", called=call.sent > 0)
+            tell(f"call {call.sent + 1}, {call.left} of {request.calls} left")
             try:
                 return Completed(result=await self._once(spec, call, request), calls=call.sent)
             except PermanentFault as fault:
-                return Refused(code=fault.code, message=str(fault), unknown_before=call.unknown, calls=call.sent)
+                return Refused(code=fault.code, message=str(fault), unknown_before=call.unknown)
             except OvertakenFault as fault:
                 return Overtaken(cause=str(fault))
             except OutOfTime as fault:
@@ -229,15 +240,19 @@ class Agents:
             if call.time_left < _LEAST_S:
                 return TimedOut(cause=f"the deadline came during call {call.sent}: {cause}")
             if call.left < 1:
-                return GaveUp(cause=f"{call.sent} calls made, last: {cause}", calls=call.sent)
+                return GaveUp(cause=f"{call.sent} calls made, last: {cause}")
             if wait > call.time_left - _LEAST_S:
-                return GaveUp(cause=f"no time for another call after {call.sent}, last: {cause}", calls=call.sent)
+                return GaveUp(cause=f"no time for another call after {call.sent}, last: {cause}")
             pause = min(pause * 2, _LONGEST_PAUSE_S)
             await self._wait(wait)
 
     async def _once(self, spec: Action, call: Call, request: AgentRequest) -> Json:
         method = getattr(self._agents[spec.service], spec.method)
-        result = await method(call, spec.request.model_validate(request.body))
+        body = spec.request.model_validate(request.body)
+        try:
+            result = await method(call, body)
+        except ValidationError as error:
+            raise UnknownOutcome(f"a success with an unexpected body: {_first_problem(error)}") from error
         return result.model_dump(mode="json") if isinstance(result, BaseModel) else {}
 
     async def _wait(self, seconds: float) -> None:
@@ -248,12 +263,12 @@ class Agents:
         except TimeoutError:
             return
 
-    def _call(self, spec: Action, request: AgentRequest, deadline: float) -> Call:
+    def without_address(self, services: set[str]) -> list[str]:
+        """The settings that are missing for calls to these services."""
+        return sorted(setting_of(s) for s in services if s not in self._services)
+
+    def _call(self, url: str, request: AgentRequest, deadline: float) -> Call:
         key = undo_key(request.task_id, request.step) if request.undo else request.keys[-1]
-        url = self._services.get(spec.service)
-        if url is None:
-            name = f"SAS_SERVICES__{spec.service.upper()}"
-            raise DefinitionError(f"service {spec.service!r} has no address: set {name}")
         return Call(
             base_url=url.rstrip("/"),
             client=self._client,
@@ -264,6 +279,11 @@ class Agents:
             left=request.calls,
             callback_url=self._callback_url(key) if self._callback_url else None,
         )
+
+
+def _first_problem(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return f"{'.'.join(str(p) for p in first['loc'])}: {first['msg']}"
 
 
 def _seconds(duration: timedelta | None) -> float:

@@ -10,7 +10,6 @@ from datetime import timedelta
 from time import monotonic
 from typing import assert_never
 
-from pydantic import BaseModel
 from temporalio import activity
 
 from activities.agent import Agents
@@ -21,7 +20,6 @@ from domain.messages import (
     Completed,
     End,
     GaveUp,
-    Json,
     Outcome,
     Overtaken,
     Refused,
@@ -34,14 +32,6 @@ from domain.messages import (
 )
 from store.inbox import InboxStore
 from store.state_store import Hold, StateStore
-
-
-class Note(BaseModel):
-    """Something that happened to a task and changes nothing."""
-
-    task_id: str
-    actor: str
-    detail: Json
 
 
 class Bookkeeping:
@@ -98,11 +88,6 @@ class Bookkeeping:
     async def request_undo(self, request: UndoRequest) -> UndoVerdict:
         """Ask for the undo of a task; asking twice changes nothing."""
         return await self._store.request_undo(request)
-
-    @activity.defn
-    async def note(self, note: Note) -> None:
-        """Append an event that changes nothing else."""
-        await self._store.note(note.task_id, note.actor, note.detail)
 
     async def _begin(self, hold: Hold, work: Work, begin: Begin) -> Report:
         sent_at = monotonic()

@@ -13,6 +13,9 @@ from domain.messages import Json
 from domain.text import clean, clean_json
 
 _STATUS: dict[int, type[Fault]] = {
+    401: TransientFault,  # our credentials, not the task: a deployment can mend it
+    403: TransientFault,
+    407: TransientFault,
     408: TransientFault,  # it says itself that it did not start
     409: PermanentFault,  # but see _TRANSIENT_CODES: a twin of this request is still being worked on
     412: OvertakenFault,  # the fencing token is older than one that it has seen
@@ -89,9 +92,11 @@ def _said(response: httpx.Response) -> tuple[str, str]:
 
 def _retry_after(response: httpx.Response) -> timedelta | None:
     value = response.headers.get("Retry-After", "")
-    if value.isdigit():
-        return timedelta(seconds=int(value))
     try:
-        return max(timedelta(0), parsedate_to_datetime(value) - datetime.now(UTC))
-    except (ValueError, TypeError):
+        if value.isdecimal():
+            return timedelta(seconds=int(value))
+        said_at = response.headers.get("Date")
+        now = parsedate_to_datetime(said_at) if said_at else datetime.now(UTC)
+        return max(timedelta(0), parsedate_to_datetime(value) - now)
+    except (ValueError, TypeError, OverflowError):
         return None

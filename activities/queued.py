@@ -31,16 +31,14 @@ def _as_activity(agents: Agents, name: str) -> Callable[..., Any]:
         if request.run_id != info.workflow_run_id:
             cause = f"the reservation is of run {request.run_id}, not of {info.workflow_run_id}"
             raise _as_error(Overtaken(cause=cause))
-        activity.heartbeat(f"{request.calls} calls reserved")
-        total = info.schedule_to_close_timeout
-        waited = info.started_time - info.scheduled_time
-        left = (total - waited).total_seconds() if total else request.within_s
+        if info.schedule_to_close_timeout is None:
+            raise ApplicationError("a queued Agent needs a schedule-to-close timeout", non_retryable=True)
+        left = info.schedule_to_close_timeout - (info.started_time - info.scheduled_time)
         try:
-            outcome = await agents.perform(request, started + left)
+            outcome = await agents.perform(request, started + left.total_seconds(), activity.heartbeat)
         except AnswersLater:
             activity.raise_complete_async()
         if isinstance(outcome, Completed):
-            activity.heartbeat(f"{outcome.calls} of {request.calls} calls made")
             return outcome.model_dump(mode="json")
         raise _as_error(outcome)
 

@@ -76,6 +76,11 @@ class Step:
     after: tuple[str, ...] | None = None
     on_refused: FollowUp | None = None
 
+    @property
+    def actions(self) -> list[str]:
+        """What it asks of Agents: its action, and its undo's."""
+        return [self.action, *([self.undo.action] if self.undo else [])]
+
 
 @dataclass(frozen=True)
 class Backoff:
@@ -103,7 +108,7 @@ class Definition:
         threshold: Failures of a step in a row that the Supervisor answers with a retry.
         on_refused: What follows a permanent fault, where the step says nothing else.
         on_spent: What follows a spent threshold or budget, after the extended waits, if any.
-        most_attempts: Bound on epochs: a task that kills its workers ends in Error.
+        most_attempts: Bound on attempts that expire: a task that kills its workers ends in Error.
     """
 
     name: str

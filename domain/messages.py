@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from domain.states import StepState, TaskState, UndoState
+from domain.states import StepState, TaskState
 
 Json = dict[str, Any]
 
@@ -31,7 +31,6 @@ class AgentRequest(Message):
         keys: The idempotency key; for an undo the keys of all generations of the original, oldest first.
         epoch: Fencing token; a service refuses a lower one than it has seen for the task.
         calls: Calls reserved; no more are sent.
-        within_s: Time left when the request was made. A queued Agent takes it from Temporal's stamps instead.
         run_id: Temporal run that made the reservation; a queued Agent refuses to act for another run.
     """
 
@@ -42,7 +41,6 @@ class AgentRequest(Message):
     keys: list[str]
     epoch: int
     calls: int
-    within_s: float
     run_id: str
     undo: bool = False
 
@@ -62,7 +60,6 @@ class Refused(Message):
     code: str
     message: str
     unknown_before: bool
-    calls: int
 
 
 class GaveUp(Message):
@@ -70,7 +67,6 @@ class GaveUp(Message):
 
     kind: Literal["gave_up"] = "gave_up"
     cause: str
-    calls: int
 
 
 class TimedOut(Message):
@@ -120,12 +116,10 @@ class StepView(Message):
 class UndoView(Message):
     """An entry of the compensation log that is still to be undone, as the claim found it."""
 
-    seq: int
     step: str
     action: str
     body: Json
     keys: list[str]
-    state: UndoState
 
 
 class RunInput(Message):
@@ -209,6 +203,7 @@ class End(StrEnum):
     GAVE_UP = "GaveUp"
     SUPERSEDED = "Superseded"
     RELEASED = "Released"
+    NOT_RECORDED = "NotRecorded"
 
 
 class Report(Message):
@@ -232,12 +227,16 @@ class Report(Message):
 
 
 class UndoRequest(Message):
-    """Ask for the undo of a whole task (D8, F1). `holder` guards it: only if that attempt still holds the task."""
+    """Ask for the undo of a whole task (D8, F1).
+
+    `holder` guards it: only if that attempt still holds the task; `definition`: only if it is of that definition.
+    """
 
     task_id: str
     requester: str
     reason: str
     holder: str | None = None
+    definition: str | None = None
 
 
 class UndoVerdict(Message):

@@ -113,17 +113,6 @@ STEP_TRANSITIONS: frozenset[tuple[StepState, StepState]] = frozenset(
 )
 """Legal changes of a step's state."""
 
-UNDO_ACCEPTED_FROM = frozenset(
-    {
-        TaskState.PENDING,
-        TaskState.PROCESSING,
-        TaskState.PROCESSED,
-        TaskState.ERROR,
-        TaskState.COMPENSATION_FAILED,
-    }
-)
-"""States in which a request for undo moves the task, unless it is past its pivot (F1)."""
-
 
 def may_move(source: TaskState, target: TaskState) -> bool:
     """Whether a task may go from `source` to `target`; staying is always allowed."""

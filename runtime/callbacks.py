@@ -106,7 +106,7 @@ class Callbacks:
 
     def _outcome(self, action: str, answer: Answer) -> Outcome:
         if answer.status == "failed":
-            return Refused(code=answer.code, message=answer.message, unknown_before=False, calls=0)
+            return Refused(code=answer.code, message=answer.message, unknown_before=False)
         model = self._actions[action].result
         try:
             result = model.model_validate(answer.result).model_dump(mode="json") if model else {}

@@ -8,7 +8,9 @@ the same code for the tasks it just submitted.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -22,15 +24,18 @@ from temporalio.service import RPCError
 from domain.definition import Definition, Registry
 from domain.faults import Unreachable
 from domain.messages import RunInput
+from domain.states import TaskState
 from runtime.search_attributes import ATTEMPT_KEY, DEFINITION_KEY, SUBMITTER_KEY, TASK_ID_KEY
 from runtime.temporal import TASK_QUEUE
+from store.database import CONNECTION
 from store.intake import Intake
-from store.orders import Orders
+from store.orders import Orders, Record
 from store.state_store import CHANNEL, Claim, StateStore
 
 log = structlog.get_logger(__name__)
 
 _RETRY = timedelta(seconds=1)
+_LONGEST_PAUSE_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -61,39 +66,49 @@ class Dispatcher:
         orphan_grace: timedelta,
         poll_interval: timedelta = timedelta(seconds=2),
         eager: bool = True,
+        draining: asyncio.Event | None = None,
     ) -> None:
         self._client, self._store, self._orders, self._intake = client, store, orders, intake
-        self._registry, self._worker, self._slots = registry, worker, slots
+        self._worker, self._slots = worker, slots
         self._orphan_grace, self._poll, self._eager = orphan_grace, poll_interval, eager
-        self._loaded = [(d.name, d.version) for d in registry]
+        self._timeouts = {(d.name, d.version): execution_timeout(d) for d in registry}
+        self._draining = draining or asyncio.Event()
         self._wake = asyncio.Event()
+        self._failed_starts = 0
 
     def wake(self) -> None:
         """Look for work now: a slot may be free, or a task may be there."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Claim and start until cancelled. A store or server out of reach is waited out."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._listen())
-            while True:
+        """Claim and start until the worker drains. A store or server out of reach is waited out."""
+        listener = asyncio.create_task(self._listen())
+        try:
+            while not self._draining.is_set():
                 self._wake.clear()
+                failed = self._failed_starts
                 try:
                     started = await self.run_once()
                 except Unreachable as error:
                     log.warning("store out of reach", error=str(error))
-                    started = []
-                if not started:
+                    started, failed = [], -1
+                if failed != self._failed_starts:
+                    await self._back_off()
+                elif not started:
+                    self._failed_starts = 0
                     await self._pause()
+        finally:
+            listener.cancel()
+            await asyncio.gather(listener, return_exceptions=True)
 
     async def run_once(self) -> list[Started]:
         """One round: claim what there is room for, and start it."""
-        claims = await self._store.claim(self._worker, self._loaded, self._slots)
+        claims = await self._store.claim(self._worker, list(self._timeouts), self._slots)
         return await self._start_all(claims)
 
     async def start_only(self, task_ids: Sequence[str]) -> list[Started]:
         """One round for these tasks alone, as many as there is room for: what `starter.py start` does."""
-        claims = await self._store.claim(self._worker, self._loaded, self._slots, task_ids)
+        claims = await self._store.claim(self._worker, list(self._timeouts), self._slots, task_ids)
         return await self._start_all(claims)
 
     async def _start_all(self, claims: Sequence[Claim]) -> list[Started]:
@@ -102,20 +117,25 @@ class Dispatcher:
         try:
             records = await self._orders.load([c.task.task_id for c in claims])
         except Unreachable as error:
-            await asyncio.gather(*(self._store.release_unstarted(c, str(error), _RETRY) for c in claims))
+            await asyncio.gather(*(self._give_back(c, str(error)) for c in claims))
             return []
-        started = []
-        for claim in claims:
-            found = records.get(claim.task.task_id)
-            if found is None or found.record is None:
-                await self._set_aside(claim)
-            else:
-                started.append(self._start(claim, claim.task.as_run(found.record)))
-        return [s for s in await asyncio.gather(*started) if s is not None]
+        outcomes = await asyncio.gather(*(self._take_up(c, records.get(c.task.task_id)) for c in claims))
+        return [s for s in outcomes if s is not None]
+
+    async def _take_up(self, claim: Claim, found: Record | None) -> Started | None:
+        """Start what was claimed, if this worker still starts anything and the business record is the task's own."""
+        if self._draining.is_set():
+            await self._store.release_unstarted(claim, "the worker is shutting down", timedelta(0))
+            return None
+        if claim.task.state is TaskState.COMPENSATING:
+            return await self._start(claim, claim.task.as_run({}))  # an undo needs nothing but its log
+        if found is None or found.record is None or found.digest != claim.task.record_digest:
+            await self._set_aside(claim)
+            return None
+        return await self._start(claim, claim.task.as_run(found.record))
 
     async def _start(self, claim: Claim, run: RunInput) -> Started | None:
         """Start a run; if it can't be told whether it started, the row is released unless the run has bound itself."""
-        definition = self._registry.find(run.definition, run.version)
         try:
             handle = await self._client.start_workflow(
                 run.definition,
@@ -123,7 +143,7 @@ class Dispatcher:
                 id=claim.locked_by,
                 task_queue=TASK_QUEUE,
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-                execution_timeout=execution_timeout(definition) if definition else None,
+                execution_timeout=self._timeouts[(run.definition, run.version)],
                 request_eager_start=self._eager,
                 static_summary=f"{'undo of ' if run.undo else ''}{run.definition} {run.task_id}, attempt {run.epoch}",
                 search_attributes=_search_attributes(claim),
@@ -132,21 +152,37 @@ class Dispatcher:
         except WorkflowAlreadyStartedError:
             return Started(run.task_id, claim.locked_by, None)
         except RPCError as error:
-            cause = f"Temporal did not start the run: {error.message}"
-            log.warning(cause, task_id=run.task_id, attempt=claim.locked_by)
-            await self._store.release_unstarted(claim, cause, _RETRY)
+            await self._give_back(claim, f"Temporal did not start the run: {error.message}")
             return None
         return Started(run.task_id, claim.locked_by, handle.result_run_id)
 
+    async def _give_back(self, claim: Claim, cause: str) -> None:
+        self._failed_starts += 1
+        log.warning(cause, task_id=claim.task.task_id, attempt=claim.locked_by)
+        await self._store.release_unstarted(claim, cause, _RETRY)
+
     async def _set_aside(self, claim: Claim) -> None:
-        """No business record yet: put the row back for a grace period, then remove what was never acknowledged (A6)."""
+        """No business record of its own: put the row back for a grace period, then remove it (A6).
+
+        The row is removed only as it is now; whoever completes the pair meanwhile adds an event to it.
+        """
         task = claim.task
         await self._store.release_unstarted(claim, "the business record is not there yet", _RETRY)
-        if claim.age < self._orphan_grace:
+        seen = await self._store.snapshot(task.task_id)
+        if claim.age < self._orphan_grace or seen is None or seen.epoch != task.epoch:
             return
-        if await self._orders.abandon(task.task_id, task.definition):
-            removed = await self._intake.withdraw(task.task_id)
-            log.warning("submission abandoned", task_id=task.task_id, removed=removed)
+        if not await self._orders.abandon(task.task_id, task.definition, task.record_digest):
+            return
+        message = "its own business record never came; nothing was acknowledged"
+        if await self._intake.withdraw(seen, message):
+            log.warning("submission abandoned", task_id=task.task_id)
+
+    async def _back_off(self) -> None:
+        """After starts that failed: pause longer and longer, whoever wakes us."""
+        most = min(_LONGEST_PAUSE_S, 2.0 ** min(self._failed_starts, 8))
+        pause = most * random.uniform(0.5, 1.0)  # noqa: S311 (jitter)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._draining.wait(), pause)
 
     async def _pause(self) -> None:
         try:
@@ -163,7 +199,7 @@ class Dispatcher:
                     self._store.database.dsn,
                     autocommit=True,
                     application_name="dispatcher-listen",
-                    connect_timeout=5,
+                    **CONNECTION,
                 ) as connection:
                     await connection.execute(f"LISTEN {CHANNEL}")
                     async for _ in connection.notifies():

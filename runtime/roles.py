@@ -30,13 +30,14 @@ from runtime.dispatcher import Dispatcher
 from runtime.duties import ALIVE, SupervisionWatch, publish_definitions, repeat
 from runtime.parts import Stores, address, open_state_store, open_stores, process_name, sweep_terms
 from runtime.settings import Settings
-from runtime.temporal import SUPERVISOR_QUEUE, TASK_QUEUE, connect
+from runtime.temporal import TASK_QUEUE, connect
 from store.database import Database
 from store.inbox import InboxStore
 from store.migrate import check_schema
 from store.state_store import StateStore
 from store.supervision import Supervision
 from supervisor.activities import SupervisorActivities
+from supervisor.schedule import QUEUE as SUPERVISOR_QUEUE
 from supervisor.schedule import ensure_schedule
 from supervisor.sweep import Supervise
 from workflows.compensation_request import CompensationRequest
@@ -133,6 +134,8 @@ async def _scheduler(
     agents: Agents,
     draining: asyncio.Event,
 ) -> None:
+    inline = {agents.actions[a].service for d in registry() for s in d.steps if s.queue is None for a in s.actions}
+    _need_addresses(agents, inline)
     name = process_name("scheduler")
     await publish_definitions(stores.intake, stores.registry)
     inbox = InboxStore(stores.store.database)
@@ -148,7 +151,6 @@ async def _scheduler(
                 bookkeeping.finish_undo,
                 bookkeeping.release,
                 bookkeeping.request_undo,
-                bookkeeping.note,
             ],
             identity=name,
             graceful_shutdown_timeout=settings.shutdown_grace,
@@ -164,6 +166,7 @@ async def _scheduler(
         slots=settings.task_slots,
         orphan_grace=settings.orphan_grace,
         poll_interval=settings.poll_interval,
+        draining=draining,
     )
     stores.store.on_settled = dispatcher.wake
     watch = SupervisionWatch(Supervision(stores.store.database), client, sweep_terms(settings))
@@ -187,6 +190,9 @@ def _agent_workers(settings: Settings, client: Client, agents: Agents, services:
             service = agents.actions[step.action].service
             if step.queue and service in services:
                 placed.setdefault(step.queue, set()).add(service)
+                if step.answers_later and not settings.callback_secret.get_secret_value():
+                    raise UsageError(f"step {step.name} of {definition.name} answers later: set SAS_CALLBACK_SECRET")
+    _need_addresses(agents, {s for here in placed.values() for s in here})
     for queue, here in sorted(placed.items()):
         yield Worker(
             client,
@@ -195,6 +201,11 @@ def _agent_workers(settings: Settings, client: Client, agents: Agents, services:
             identity=process_name("agents"),
             graceful_shutdown_timeout=settings.shutdown_grace,
         )
+
+
+def _need_addresses(agents: Agents, services: set[str]) -> None:
+    if missing := agents.without_address(services):
+        raise UsageError(f"no address of a service that this worker calls: set {', '.join(missing)}")
 
 
 async def _supervisor(stack: AsyncExitStack, settings: Settings, client: Client) -> None:
@@ -218,6 +229,8 @@ async def _supervisor(stack: AsyncExitStack, settings: Settings, client: Client)
 async def _callbacks(
     stack: AsyncExitStack, settings: Settings, client: Client, store: StateStore, agents: Agents
 ) -> None:
+    if not settings.callback_secret.get_secret_value():
+        raise UsageError("answers can't be told from forged ones: set SAS_CALLBACK_SECRET, or leave out this role")
     addresses = callback_addresses(settings)
     inbox = InboxStore(store.database)
     callbacks = Callbacks(store, inbox, client, registry(), agents.actions, addresses)

@@ -13,7 +13,6 @@ from domain.faults import Unreachable
 from runtime.plugin import new_plugin
 
 TASK_QUEUE = "scheduler"
-SUPERVISOR_QUEUE = "supervisor"
 
 
 async def connect(*, lazy: bool = False) -> Client:

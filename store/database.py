@@ -18,15 +18,25 @@ from urllib.parse import urlsplit
 
 import psycopg
 from psycopg.rows import DictRow, dict_row
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
+from psycopg_pool import AsyncConnectionPool
 
 from domain.faults import Unreachable
 
 Params = Mapping[str, Any]
 Rows = list[dict[str, Any]]
 
+CONNECTION: dict[str, Any] = {
+    "connect_timeout": 5,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+"""How every connection notices that its other end is gone."""
+
 _PATIENCE_S = 5.0
-_REPEATABLE = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout)
+_ANSWER_S = 15.0
+_REPEATABLE = (psycopg.OperationalError, psycopg.InterfaceError, TimeoutError)
 
 
 @cache
@@ -46,14 +56,13 @@ class Database:
             max_size=size,
             open=False,
             timeout=_PATIENCE_S,
-            kwargs={
+            kwargs=CONNECTION
+            | {
                 "row_factory": dict_row,
                 "autocommit": True,
                 "application_name": name,
-                "connect_timeout": 5,
             },
             configure=_configure,
-            check=AsyncConnectionPool.check_connection,
         )
 
     async def __aenter__(self) -> Database:
@@ -74,10 +83,8 @@ class Database:
         parts = urlsplit(self._dsn)
         return f"{self._name} at {parts.hostname}:{parts.port or 5432}{parts.path}"
 
-    async def transaction(
-        self, *statements: tuple[str, Params], patience_s: float = _PATIENCE_S
-    ) -> tuple[Sequence[int], Sequence[Rows]]:
-        """Send statements as one transaction in one round trip; repeat it by itself until `patience_s` is over.
+    async def transaction(self, *statements: tuple[str, Params]) -> tuple[Sequence[int], Sequence[Rows]]:
+        """Send statements as one transaction in one round trip; repeat it by itself for five seconds.
 
         Returns:
             Per statement, the number of rows it touched and the rows it returned.
@@ -85,7 +92,7 @@ class Database:
         Raises:
             Unreachable: The database did not answer in time. What was sent last may have been committed.
         """
-        give_up_at = monotonic() + patience_s
+        give_up_at = monotonic() + _PATIENCE_S
         pause = 0.05
         while True:
             try:
@@ -102,15 +109,28 @@ class Database:
         return rows
 
     async def _send(self, statements: Sequence[tuple[str, Params]]) -> tuple[list[int], list[Rows]]:
-        async with self._pool.connection() as connection:
-            async with connection.pipeline(), connection.transaction():
+        async with asyncio.timeout(_ANSWER_S), self._pool.connection() as connection:
+            async with connection.pipeline():
+                # BEGIN and COMMIT as statements: everything is sent at once, and a COMMIT that fails says so.
+                await connection.execute("BEGIN")
                 cursors = [await connection.execute(text, params) for text, params in statements]
+                await connection.execute("COMMIT")
             counts = [c.rowcount for c in cursors]
             return counts, [await c.fetchall() if c.description else [] for c in cursors]
 
 
+SESSION = (
+    "SET statement_timeout = '10s'",
+    "SET lock_timeout = '5s'",
+    "SET idle_in_transaction_session_timeout = '30s'",
+    "SET enable_seqscan = off",
+    "SET enable_bitmapscan = off",
+)
+"""How a connection is set up. Each statement has its index and a limit that the planner can't see, so by statistics
+alone it would now and then read and sort a whole backlog to return the first few rows of it (D10)."""
+
+
 async def _configure(connection: psycopg.AsyncConnection[DictRow]) -> None:
-    await connection.execute("SET statement_timeout = '10s'")
-    await connection.execute("SET lock_timeout = '5s'")
-    await connection.execute("SET idle_in_transaction_session_timeout = '30s'")
+    for statement in SESSION:
+        await connection.execute(statement)
     connection.prepare_threshold = 2

@@ -8,8 +8,8 @@ from datetime import timedelta
 
 from domain.definition import Definition
 from domain.messages import Json
-from domain.states import TaskState
 from store.database import Database, query
+from store.snapshot import Snapshot
 
 _ADMISSION_LOCK = 7_233_002
 
@@ -28,7 +28,6 @@ class Admitted:
     """The state row is there: `new`, or from an earlier delivery with the same digest."""
 
     new: bool
-    state: TaskState
 
 
 @dataclass(frozen=True)
@@ -41,9 +40,10 @@ class Full:
 
 @dataclass(frozen=True)
 class Contradiction:
-    """A record of that id says something else."""
+    """A record of that id says something else, or says it in the words of another version of the definition."""
 
-    digest_on_record: str
+    definition: str
+    version: int
 
 
 @dataclass(frozen=True)
@@ -72,19 +72,31 @@ class Intake:
         )
         if rows[1]:
             found = rows[1][0]
-            same = found["record_digest"] == new.digest and found["definition"] == new.definition.name
-            return Admitted(False, TaskState(found["state"])) if same else Contradiction(found["record_digest"])
+            if found["record_digest"] == new.digest and found["definition"] == new.definition.name:
+                return Admitted(new=False)
+            return Contradiction(found["definition"], found["version"])
         load = rows[2][0]
-        return Admitted(True, TaskState.PENDING) if load["added"] else self._full(load)
+        return Admitted(new=True) if load["added"] else self._full(load)
 
-    async def withdraw(self, task_id: str) -> bool:
-        """Remove the row of a submission that never finished; whether it was there and still untouched (A6)."""
-        counts, _ = await self._database.transaction((query("withdraw"), {"task_id": task_id}))
-        return counts[0] > 0
+    async def withdraw(self, seen: Snapshot, message: str) -> bool:
+        """Remove the row of a submission that never finished, if nothing has happened to it since it was `seen` (A6).
 
-    async def is_on_record(self, task_id: str) -> bool:
-        """Whether the state row is there (still, or again)."""
-        return bool(await self._database.rows(query("find_task"), {"task_id": task_id}))
+        Returns:
+            Whether it was removed. `message` is the alert's.
+        """
+        key = {"task_id": seen.task_id}
+        params = {**key, "last_event": seen.last_event, "created_at": seen.created_at, "message": message}
+        counts, _ = await self._database.transaction((query("lock"), key), (query("withdraw"), params))
+        return counts[1] > 0
+
+    async def keep(self, task_id: str) -> bool:
+        """Make sure that a row whose business record is there is not withdrawn any more; False: it was already.
+
+        Whoever found the record missing may have yet to remove the row: nothing may be acknowledged before this.
+        """
+        key = {"task_id": task_id}
+        _, rows = await self._database.transaction((query("lock"), key), (query("keep"), key))
+        return bool(rows[1])
 
     async def dead_letter(self, task_id: str, submitter: str, reason: str, message: Json) -> None:
         """Keep a submission that contradicts the record, and alert an operator (A4)."""

@@ -19,7 +19,7 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 from domain.faults import NotFound, Unreachable
 from domain.states import SETTLED, TaskState
 from store.migrate import sqlalchemy_url
-from store.tables import Alert, Compensation, Event, Step, Sweep, Task
+from store.tables import Alert, Compensation, DefinitionRow, Event, Step, Sweep, Task
 
 _POLL_S = 0.1
 
@@ -102,6 +102,13 @@ class Reads:
         async with self._session() as session:
             rows = await session.exec(select(Task.state, func.count()).group_by(col(Task.state)))
             return {TaskState(state): int(count) for state, count in rows.all()}
+
+    async def definitions(self) -> Sequence[tuple[DefinitionRow, timedelta]]:
+        """Definitions on record by name and version, and how long ago a worker last showed that it has each."""
+        age = func.clock_timestamp() - col(DefinitionRow.seen_at)
+        query = select(DefinitionRow, age).order_by(col(DefinitionRow.name), col(DefinitionRow.version))
+        async with self._session() as session:
+            return [(row, since) for row, since in (await session.exec(query)).all()]
 
     async def last_sweeps(self, limit: int = 10) -> Sequence[Sweep]:
         """The last sweeps, newest first."""

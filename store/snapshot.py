@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from pydantic import BaseModel, ConfigDict
 
 from domain.ids import idempotency_keys
@@ -25,7 +27,6 @@ class StepRow(BaseModel):
     key_generation: int
     time_left_s: float | None
     result: Json | None
-    error: Json | None
 
 
 class UndoRow(BaseModel):
@@ -53,6 +54,9 @@ class Snapshot(BaseModel):
     run_id: str | None
     epoch: int
     submitter: str
+    record_digest: str
+    created_at: datetime
+    last_event: int
     time_left_s: float | None
     steps: list[StepRow]
     undo_log: list[UndoRow]
@@ -85,12 +89,10 @@ class Snapshot(BaseModel):
             ],
             undo_log=[
                 UndoView(
-                    seq=e.seq,
                     step=e.step,
                     action=e.action,
                     body=e.body,
                     keys=idempotency_keys(self.task_id, e.step, generation[e.step]),
-                    state=e.state,
                 )
                 for e in self.undo_log
             ]

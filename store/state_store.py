@@ -16,11 +16,12 @@ from uuid import uuid4
 
 from domain.ids import attempt_id
 from domain.messages import Begin, End, Grant, Json, Report, UndoRequest, UndoVerdict
-from domain.states import StepState, TaskState
+from domain.states import EventKind, StepState, TaskState
 from store.database import Database, Params, query
 from store.snapshot import Snapshot, StepRow
 
 CHANNEL = "task_claimable"
+NOTIFY = f"SELECT pg_notify('{CHANNEL}', '')"
 
 
 @dataclass(frozen=True)
@@ -68,13 +69,19 @@ class StateStore:
 
     # --- claims -----------------------------------------------------------------------------------------------
 
-    async def claim(self, worker: str, loaded: Sequence[tuple[str, int]], slots: int) -> list[Claim]:
-        """Claim for `worker`, which has the definitions `loaded`, as many tasks as are free of its `slots` (B1)."""
+    async def claim(
+        self, worker: str, loaded: Sequence[tuple[str, int]], slots: int, task_ids: Sequence[str] | None = None
+    ) -> list[Claim]:
+        """Claim for `worker`, which has the definitions `loaded`, as many tasks as are free of its `slots` (B1).
+
+        With `task_ids`, none but those.
+        """
         params = {
             "worker": worker,
             "slots": slots,
             "definitions": [name for name, _ in loaded],
             "versions": [version for _, version in loaded],
+            "task_ids": None if task_ids is None else list(task_ids),
             **self._claim_within,
         }
         rows = await self.database.rows(query("claim"), params)
@@ -125,7 +132,9 @@ class StateStore:
     async def give_up(self, hold: Hold, step: str, cause: str) -> Report:
         """The allowance is spent: bring the task's deadline forward to now, so that the Supervisor need not wait."""
         changed, after = await self._transition("give_up", {**hold.params, "step": step, "cause": cause})
-        return Report(end=End.GAVE_UP, cause=cause) if changed else _lost(after, hold)
+        if changed or await self._was_written(hold.task_id, EventKind.GAVE_UP, hold.locked_by):
+            return Report(end=End.GAVE_UP, cause=cause)
+        return _lost(after, hold)
 
     async def release(
         self, hold: Hold, cause: str, *, step: str | None = None, called: bool, delay: timedelta
@@ -142,10 +151,13 @@ class StateStore:
 
     async def request_undo(self, request: UndoRequest) -> UndoVerdict:
         """Ask for the undo of a task: one statement for every way of asking (F1)."""
-        changed, after = await self._transition("request_undo", request.model_dump())
-        if changed:
-            await self.announce()
-        return _verdict(request, changed, after)
+        token = uuid4().hex
+        params = {**request.model_dump(), "request": token}
+        changed, after = await self._transition("request_undo", params, wakes=True)
+        moved = bool(changed) or await self._was_written(
+            request.task_id, EventKind.UNDO_REQUESTED, request.requester, token
+        )
+        return _verdict(request, moved, after)
 
     async def undo_advance(
         self, hold: Hold, *, done: str | None = None, calls: int | None = None, begin: Begin | None = None
@@ -166,33 +178,50 @@ class StateStore:
         self, task_id: str, *, requester: str, reason: str, changes: Json
     ) -> tuple[bool, Snapshot | None]:
         """Error back to Pending, with counts reset and a fresh budget (G1). Whether it moved, and the task."""
+        token = uuid4().hex
         changed, after = await self._transition(
             "resubmit",
-            {"task_id": task_id, "requester": requester, "reason": reason, "changes": json.dumps(changes)},
+            {
+                "task_id": task_id,
+                "requester": requester,
+                "reason": reason,
+                "changes": json.dumps(changes),
+                "request": token,
+            },
+            wakes=True,
         )
-        if changed:
-            await self.announce()
-        return bool(changed), after
-
-    async def note(self, task_id: str, actor: str, detail: Json) -> None:
-        """Append an event that changes nothing else."""
-        await self._transition("note", {"task_id": task_id, "actor": actor, "detail": json.dumps(detail)})
+        moved = bool(changed) or await self._was_written(task_id, EventKind.RESUBMITTED, requester, token)
+        return moved, after
 
     async def announce(self) -> None:
         """Wake the dispatchers: something can be claimed. A hint only; they also poll."""
-        await self.database.rows(f"SELECT pg_notify('{CHANNEL}', '')")
+        await self.database.rows(NOTIFY)
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    async def _transition(self, name: str, params: Params) -> tuple[int, Snapshot | None]:
+    async def _transition(self, name: str, params: Params, *, wakes: bool = False) -> tuple[int, Snapshot | None]:
+        """Lock, write, read back; `wakes`: the same transaction tells the dispatchers that there is work."""
         key = {"task_id": params["task_id"]}
+        notify: list[tuple[str, Params]] = [(NOTIFY, {})] if wakes else []
         counts, rows = await self.database.transaction(
-            (query("lock"), key), (query(name), params), (query("snapshot"), key)
+            (query("lock"), key), (query(name), params), (query("snapshot"), key), *notify
         )
         after = Snapshot.model_validate(rows[2][0]) if rows[2] else None
         if after is None or after.locked_by is None:
             self.on_settled()
         return counts[1], after
+
+    async def _was_written(self, task_id: str, kind: EventKind, actor: str, request: str | None = None) -> bool:
+        """Whether a write that changed nothing had been committed before: then its acknowledgement was lost.
+
+        An attempt releases, or gives up, once; a person's request has an id of its own.
+        """
+        rows = await self.database.rows(
+            "SELECT 1 FROM event WHERE task_id = %(task_id)s AND kind = %(kind)s AND actor = %(actor)s"
+            " AND (%(request)s::text IS NULL OR detail ->> 'request' = %(request)s) LIMIT 1",
+            {"task_id": task_id, "kind": kind.value, "actor": actor, "request": request},
+        )
+        return bool(rows)
 
     async def _release(
         self, hold: Hold, cause: str, step: str | None, called: bool, delay: timedelta, *, unstarted: bool
@@ -208,7 +237,9 @@ class StateStore:
                 "unstarted": unstarted,
             },
         )
-        return Report(end=End.RELEASED, cause=cause) if changed else _lost(after, hold)
+        if changed or await self._was_written(hold.task_id, EventKind.RELEASED, hold.locked_by):
+            return Report(end=End.RELEASED, cause=cause)
+        return _lost(after, hold)
 
     async def _boundary(
         self,
@@ -274,12 +305,14 @@ class StateStore:
     ) -> Report:
         if step.reservation == reservation:
             return Report(result=result if not only else None, grant=_grant(step))
+        if not only:
+            return Report(result=result)  # the step that did not begin is begun again, or given up, by itself
         if step.state is finished:
-            return Report(result=result if not only else step.result or {})
+            return Report(result=step.result or {})
         left = step.undo_budget_left if finished is StepState.UNDONE else step.budget_left
         if left == 0:
             return await self.give_up(hold, step.name, f"step {step.name}: the budget of calls is spent")
-        return Report(result=None if only else result)
+        return Report(end=End.SUPERSEDED, cause=f"step {step.name} is {step.state} and could not begin")
 
 
 def _grant(step: StepRow) -> Grant:
@@ -298,11 +331,12 @@ def _lost(after: Snapshot | None, hold: Hold) -> Report:
     return Report(end=End.SUPERSEDED, cause=f"task {after.task_id} is {after.state}, held by {holder}")
 
 
-def _verdict(request: UndoRequest, changed: int, after: Snapshot | None) -> UndoVerdict:
+def _verdict(request: UndoRequest, moved: bool, after: Snapshot | None) -> UndoVerdict:
     task_id = request.task_id
-    if after is None:
-        return UndoVerdict(verdict="not_found", task_id=task_id, message=f"there is no task {task_id}")
-    if changed:
+    if after is None or request.definition not in (None, after.definition):
+        what = f"{request.definition or 'task'} {task_id}"
+        return UndoVerdict(verdict="not_found", task_id=task_id, message=f"there is no {what}")
+    if moved:
         return UndoVerdict(verdict="accepted", task_id=task_id, state=after.state, message="undo is asked for")
     if after.state in (TaskState.COMPENSATING, TaskState.COMPENSATED):
         message = f"task {task_id} is {after.state} already"

@@ -106,22 +106,23 @@ class SubmissionDesk:
             Unreachable: A store did not answer. Submitting the same again is safe, and finishes what was begun.
         """
         definition, record = self._definition(submission)
-        digest = digest_of(definition.name, record)
-        new = NewTask(submission.task_id, definition, digest, submission.submitter, submission.reply_to)
-        for _ in range(3):
-            admitted = await self._intake.admit(new)
-            match admitted:
+        for _ in range(4):
+            digest = digest_of(definition.name, record)
+            new = NewTask(submission.task_id, definition, digest, submission.submitter, submission.reply_to)
+            match await self._intake.admit(new):
                 case Full(reason, retry_after):
                     return Refused(submission.task_id, reason, retry_after)
-                case Contradiction():
-                    return await self._conflict(submission, "its content differs from the record of that task id")
-                case Admitted():
-                    pass
-            written = await self._orders.create(submission.task_id, definition.name, record, digest)
-            if written == "different":
-                return await self._conflict(submission, "the orders database has another record of that task id")
-            if written == "same" or admitted.new or await self._intake.is_on_record(submission.task_id):
-                return Accepted(submission.task_id, definition.name, admitted.new)
+                case Contradiction(name, version):
+                    older = self._registry.find(name, version)
+                    if name != definition.name or version == definition.version or older is None:
+                        return await self._conflict(submission, "its content differs from the record of that task id")
+                    definition, record = older, _validated(older, submission)  # a redelivery across a release
+                case Admitted(is_new):
+                    written = await self._orders.create(submission.task_id, definition.name, record, digest)
+                    if written == "different":
+                        return await self._conflict(submission, "the orders database has another record of that id")
+                    if written == "created" or await self._intake.keep(submission.task_id):
+                        return Accepted(submission.task_id, definition.name, is_new)
         raise UsageError(f"task {submission.task_id}: its submission is being removed; submit it again")
 
     def _definition(self, submission: Submission) -> tuple[Definition, Json]:
@@ -129,15 +130,19 @@ class SubmissionDesk:
         if definition is None:
             known = ", ".join(self._registry.names())
             raise InvalidSubmission([f"pipeline: unknown pipeline {submission.pipeline!r} (there are: {known})"])
-        try:
-            return definition, definition.record.model_validate(submission.record).model_dump(mode="json")
-        except ValidationError as error:
-            raise InvalidSubmission(_problems(error, ("record",))) from error
+        return definition, _validated(definition, submission)
 
     async def _conflict(self, submission: Submission, reason: str) -> Conflict:
         message = submission.model_dump(mode="json")
         await self._intake.dead_letter(submission.task_id, submission.submitter, reason, message)
         return Conflict(submission.task_id, reason)
+
+
+def _validated(definition: Definition, submission: Submission) -> Json:
+    try:
+        return definition.record.model_validate(submission.record).model_dump(mode="json")
+    except ValidationError as error:
+        raise InvalidSubmission(_problems(error, ("record",))) from error
 
 
 def digest_of(definition: str, record: Json) -> str:

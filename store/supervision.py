@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from domain.messages import Json
 from domain.states import StepState, TaskState
 from store.database import Database, query
-from store.state_store import CHANNEL
+from store.state_store import NOTIFY
 
 
 class ExpiredStep(BaseModel):
@@ -24,27 +24,25 @@ class ExpiredStep(BaseModel):
     failure_count: int
     budget_left: int
     undo_budget_left: int
-    pivot: bool
     gave_up: bool
-    outcome_unknown: bool
     current: bool
     overdue: bool | None
 
 
 class ExpiredTask(BaseModel):
-    """A held task whose complete_by has passed, with the policies it runs under (None: unknown version)."""
+    """A held task whose complete_by has passed, with the policies it runs under (None: unknown version).
+
+    `expiries`: how often it has expired before, since it was submitted or a person last asked something of it.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     task_id: str
     state: TaskState
     locked_by: str
-    run_id: str | None
     complete_by: datetime
-    epoch: int
-    failure_count: int
-    definition: str
-    version: int
+    past_pivot: bool
+    expiries: int
     overdue_s: float
     policies: Json | None
     steps: list[ExpiredStep]
@@ -99,13 +97,9 @@ class Supervision:
 
     async def recover(self, decisions: Sequence[Recovery], actor: str) -> list[tuple[str, str]]:
         """Carry out decisions, each only if its row is as it was read. Returns (task_id, evicted locked_by)."""
-        rows = await self._database.rows(
-            query("recover"),
-            {"decisions": json.dumps([d.model_dump(mode="json") for d in decisions]), "actor": actor},
-        )
-        if rows:
-            await self._database.rows(f"SELECT pg_notify('{CHANNEL}', '')")
-        return [(r["task_id"], r["locked_by"]) for r in rows]
+        params = {"decisions": json.dumps([d.model_dump(mode="json") for d in decisions]), "actor": actor}
+        _, rows = await self._database.transaction((query("recover"), params), (NOTIFY, {}))
+        return [(r["task_id"], r["locked_by"]) for r in rows[0]]
 
     async def last_sweep_age(self) -> timedelta | None:
         """How long ago a sweep last finished; None if none ever did."""

@@ -112,7 +112,7 @@ class Task(StateTable, table=True):
         Index(
             "task_open",
             "state",
-            "state_since",
+            "not_before",
             postgresql_where=text("state IN ('Pending', 'Processing')"),
         ),
         # list: what needs a person
@@ -251,7 +251,7 @@ class Sweep(StateTable, table=True):
     """What a sweep of the Supervisor did and cost (D4)."""
 
     __tablename__ = "sweep"
-    __table_args__ = (Index("sweep_started", "started_at"),)
+    __table_args__ = (Index("sweep_finished", "finished_at"),)
 
     id: int = Field(sa_column=Column(BigInteger, Identity(), primary_key=True))
     started_at: datetime = Field(sa_column=_at())

@@ -70,8 +70,8 @@ def decide(task: ExpiredTask, *, counts: bool = True) -> Recovery:
     failed = [s for s in begun if s.overdue or s.gave_up]
     case = _Case(task, {**_UNKNOWN_POLICIES, **(task.policies or {})}, failed, counts and bool(failed))
     back = TaskState.COMPENSATING if undo else TaskState.PENDING
-    if task.epoch >= case.policies["most_attempts"]:
-        return _stop(case, f"{task.epoch} attempts, which is the bound")
+    if task.expiries + 1 >= case.policies["most_attempts"]:
+        return _stop(case, f"{task.expiries + 1} attempts have expired, which is the bound")
     if not failed:
         what = "a step's deadline had not come" if begun else "no step was begun"
         return case.answer(back, 0.0, f"the attempt ended, {what}")
@@ -92,7 +92,7 @@ def _budget_left(step: ExpiredStep) -> int:
 
 
 def _spent(case: _Case, cause: str) -> Recovery:
-    if case.task.state is TaskState.PROCESSING and case.policies["on_spent"] == "undo" and not _past_pivot(case):
+    if case.task.state is TaskState.PROCESSING and case.policies["on_spent"] == "undo" and not case.task.past_pivot:
         return case.answer(TaskState.COMPENSATING, 0.0, cause)
     return _stop(case, cause)
 
@@ -100,11 +100,3 @@ def _spent(case: _Case, cause: str) -> Recovery:
 def _stop(case: _Case, cause: str) -> Recovery:
     undo = case.task.state is TaskState.COMPENSATING
     return case.answer(TaskState.COMPENSATION_FAILED if undo else TaskState.ERROR, 0.0, cause)
-
-
-def _past_pivot(case: _Case) -> bool:
-    return any(
-        s.pivot
-        and (s.state in (StepState.RUNNING, StepState.COMPLETED) or (s.state is StepState.FAILED and s.outcome_unknown))
-        for s in case.task.steps
-    )

@@ -42,7 +42,7 @@ def main() -> None:
     """Run the worker, with the points in place."""
     set_up_logging("INFO")
     StateStore.claim = around(StateStore.claim, lambda *_: "claim", bool)  # type: ignore[method-assign]
-    Agents.perform = around(Agents.perform, lambda request, _: request.action)  # type: ignore[method-assign]
+    Agents.perform = around(Agents.perform, lambda request, *_: request.action)  # type: ignore[method-assign]
     Bookkeeping._complete = around(Bookkeeping._complete, lambda hold, work, _: "record")  # type: ignore[method-assign]
     Bookkeeping._begin = around(Bookkeeping._begin, lambda hold, work, _: "perform")  # type: ignore[method-assign]
     services = {"stock", "payments", "shipping", "mail", "cloud"}

@@ -19,8 +19,8 @@ from temporalio.exceptions import ApplicationError
 with workflow.unsafe.imports_passed_through():
     from domain.ids import parse_undo_request_id
     from domain.messages import Json, UndoRequest
-    from workflows.requests import NO_REASON, read_request
-    from workflows.terms import LOCAL
+    from workflows.asking import NO_REASON, read_request
+    from workflows.terms import UNTIL_DONE
 
 _PATIENCE = timedelta(seconds=10)
 
@@ -33,26 +33,33 @@ class CompensationRequest:
         self._asked: list[UndoRequest] = []
 
     @workflow.run
-    async def run(self, _input: Any = None) -> Json:
-        """Ask once, for the first signal; started without one, it asks without a reason.
+    async def run(self, given: Any = None) -> Json:
+        """Ask once: for the first signal, for the request that an attempt handed on, or without a reason.
+
+        Returns:
+            The verdict, also where it is no: see `UndoVerdict`.
 
         Raises:
-            ApplicationError: The workflow id is not `{definition}/{task_id}/undo`, or there is no such task.
+            ApplicationError: The workflow id is not `{definition}/{task_id}/undo`.
         """
         workflow_id = workflow.info().workflow_id
         parsed = parse_undo_request_id(workflow_id)
         if parsed is None:
             message = f"workflow id {workflow_id!r} is not of the form DEFINITION/TASK_ID/undo"
             raise ApplicationError(message, type="BadWorkflowId", non_retryable=True)
+        request = (await self._request(given)).model_copy(update={"definition": parsed[0], "task_id": parsed[1]})
+        verdict: Json = await workflow.execute_local_activity("request_undo", request, result_type=dict, **UNTIL_DONE)
+        workflow.set_current_details(f"{verdict['verdict']}: {verdict['message']}")
+        return verdict
+
+    async def _request(self, given: Any) -> UndoRequest:
+        if workflow.info().parent is not None:
+            return UndoRequest.model_validate(given)
         try:
             await workflow.wait_condition(lambda: bool(self._asked), timeout=_PATIENCE)
         except TimeoutError:
-            self._asked.append(UndoRequest(task_id="", requester="temporal", reason=NO_REASON))
-        request = self._asked[0].model_copy(update={"task_id": parsed[1]})
-        verdict: Json = await workflow.execute_local_activity("request_undo", request, result_type=dict, **LOCAL)
-        workflow.set_current_details(f"{verdict['verdict']}: {verdict['message']}")
-        await workflow.wait_condition(workflow.all_handlers_finished)
-        return verdict
+            return UndoRequest(task_id="", requester="temporal", reason=NO_REASON)
+        return self._asked[0]
 
     @workflow.signal(dynamic=True)
     def on_signal(self, name: str, args: Sequence[RawValue]) -> None:

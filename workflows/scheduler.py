@@ -8,12 +8,12 @@ error, so that the status column of the Temporal UI is true.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RawValue, SearchAttributeKey
-from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, TimeoutError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from domain.definition import Definition, Step
@@ -38,7 +38,7 @@ with workflow.unsafe.imports_passed_through():
     from domain.search_attributes import TASK_STATE as STATE_NAME
     from domain.states import StepState, TaskState
     from pipelines import registry
-    from workflows.requests import read_request
+    from workflows.asking import ask_for_undo, read_request
     from workflows.terms import LOCAL, bookkeeping_options, queued_options
 
 TASK_STATE = SearchAttributeKey.for_keyword(STATE_NAME)
@@ -83,6 +83,7 @@ class Scheduler:
             await (attempt.undo() if run.undo else attempt.forward())
         except Ended as end:
             await attempt.settle()
+            await self._ask_late()
             return self._end(end.report)
         except asyncio.CancelledError:
             await attempt.settle()
@@ -94,7 +95,7 @@ class Scheduler:
     def on_signal(self, name: str, args: Sequence[RawValue]) -> None:
         """Take a request for undo; whatever it carries, it can't fail the run."""
         if name == "compensate":
-            self._asked.append(read_request(self._task_id, args))
+            self._asked.append(read_request(self._task_id or workflow.info().workflow_id.split("/")[1], args))
         else:
             workflow.logger.warning("signal %s is not known: only `compensate` is", name)
 
@@ -109,22 +110,19 @@ class Scheduler:
         rows = "\n".join(f"| {name} | {state} |" for name, state in self._states.items())
         workflow.set_current_details(f"| step | state |\n| --- | --- |\n{rows}")
 
-    async def until(self, waiting: set[asyncio.Task[Report]]) -> set[asyncio.Task[Report]]:
-        """Wait until some of these are done, answering requests for undo meanwhile. Returns those that are done."""
-        while True:
+    async def until(self, waiting: Collection[asyncio.Task[Report]]) -> None:
+        """Wait until some of these are done, answering requests for undo meanwhile."""
+        while not any(t.done() for t in waiting):
             await workflow.wait_condition(lambda: bool(self._asked) or any(t.done() for t in waiting))
             while self._asked:
-                await self._ask(self._asked.pop(0))
-            if done := {t for t in waiting if t.done()}:
-                return done
+                request = self._asked.pop(0)
+                if await ask_for_undo(request):
+                    raise Ended(Report(end=End.UNDO_REQUESTED, cause=f"undo was asked for: {request.reason}"))
 
-    async def _ask(self, request: UndoRequest) -> None:
-        request = request.model_copy(update={"task_id": self._task_id})
-        verdict = await workflow.execute_local_activity("request_undo", request, result_type=dict, **LOCAL)
-        if verdict["verdict"] == "accepted":
-            raise Ended(Report(end=End.UNDO_REQUESTED, cause=f"undo was asked for: {request.reason}"))
-        if verdict["verdict"] == "past_pivot":
-            workflow.logger.warning(verdict["message"])
+    async def _ask_late(self) -> None:
+        """Pass on what was asked while the attempt was ending: in every state it has an answer."""
+        while self._asked:
+            await ask_for_undo(self._asked.pop(0))
 
     def _end(self, report: Report) -> Json:
         end = report.end or End.SUPERSEDED
@@ -140,7 +138,7 @@ class _Attempt:
 
     def __init__(self, shown: Scheduler, run: RunInput, definition: Definition) -> None:
         self._shown, self._run, self._definition = shown, run, definition
-        self._record: Any = definition.record.model_validate(run.record)
+        self._record: Any = None if run.undo else definition.record.model_validate(run.record)
         self._results: dict[str, Json] = {s.name: s.result or {} for s in run.steps if s.state is StepState.COMPLETED}
         self._grants: dict[str, Grant] = {}
         self._writes, self._ending = 0, False
@@ -155,10 +153,9 @@ class _Attempt:
         while True:
             for step in self._ready(running):
                 running[step.name] = asyncio.create_task(self._step(step))
-            for task in await self._shown.until(set(running.values())):
-                name = next(n for n, t in running.items() if t is task)
-                self._results[name] = self._result(name, task.result())
-                del running[name]
+            await self._shown.until(running.values())
+            for name in [n for n, task in running.items() if task.done()]:
+                self._results[name] = self._result(name, running.pop(name).result())
 
     def _ready(self, running: dict[str, asyncio.Task[Report]]) -> list[Step]:
         return [
@@ -220,7 +217,7 @@ class _Attempt:
             work = self._undo_work(entry, log[n + 1] if n + 1 < len(log) else None)
             self._shown.saw(entry.step, StepState.UNDOING)
             task = asyncio.create_task(self._carry_out(self._definition.step(entry.step), work))
-            await self._shown.until({task})
+            await self._shown.until([task])
             report = task.result()
             if report.end in (None, End.COMPENSATED):
                 self._shown.saw(entry.step, StepState.UNDONE)
@@ -257,7 +254,6 @@ class _Attempt:
             keys=keys,
             epoch=self._run.epoch,
             calls=0,
-            within_s=0,
             run_id=workflow.info().run_id,
             undo=undo,
         )
@@ -282,7 +278,7 @@ class _Attempt:
         """Ask a queued Agent. The activity's schedule-to-close timeout is the durable timer of the race (C9)."""
         if work.request is None or step.queue is None:
             raise AssertionError("a queued call has a request and a queue")
-        request = work.request.model_copy(update={"calls": grant.calls, "within_s": grant.within_s})
+        request = work.request.model_copy(update={"calls": grant.calls})
         try:
             body = await workflow.execute_activity(
                 request.action, request, result_type=dict, **queued_options(step, work, grant)
@@ -300,10 +296,10 @@ class _Attempt:
                 name, work, result_type=Report, **bookkeeping_options(name, work)
             )
             return report
-        except ActivityError as error:
+        except FailureError as error:  # as the local activity raised it
             if is_cancelled_exception(error):
                 raise
-            return Report(end=End.DEADLINE_PASSED, cause=f"{name} of step {work.step}: {error.cause or error}")
+            return Report(end=End.NOT_RECORDED, cause=f"{name} of step {work.step}: {error.cause or error}")
         finally:
             self._writes -= 1
 
@@ -322,10 +318,8 @@ class _Attempt:
             work = self._undo_work(None, None)
             await workflow.execute_local_activity("release", work, result_type=dict, **LOCAL)
             return
-        request = UndoRequest(
-            task_id=self._run.task_id, requester="temporal", reason="the run was cancelled", holder=holder
-        )
-        await workflow.execute_local_activity("request_undo", request, result_type=dict, **LOCAL)
+        reason = "the run was cancelled"
+        await ask_for_undo(UndoRequest(task_id=self._run.task_id, requester="temporal", reason=reason, holder=holder))
 
 
 def _input(args: Sequence[RawValue]) -> RunInput:

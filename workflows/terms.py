@@ -41,6 +41,13 @@ class QueuedOptions(TypedDict):
 
 LOCAL = LocalOptions(start_to_close_timeout=_WRITE, retry_policy=ONCE, summary=None)
 
+UNTIL_DONE = LocalOptions(
+    start_to_close_timeout=_WRITE,
+    retry_policy=RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=10)),
+    summary=None,
+)
+"""For a write that must not be lost and changes nothing when it is repeated: while the store is away, again."""
+
 
 def bookkeeping_options(name: str, work: Work) -> LocalOptions:
     """A boundary write, and for `perform` the call before it."""
@@ -52,18 +59,13 @@ def bookkeeping_options(name: str, work: Work) -> LocalOptions:
 
 
 def queued_options(step: Step, work: Work, grant: Grant) -> QueuedOptions:
-    """A call by a queued Agent: it has exactly the time that the store granted."""
+    """A call by a queued Agent: it has exactly the time that the store granted; a callback finds it by its id."""
     word = "undo" if work.undo else "step"
     return QueuedOptions(
         task_queue=step.queue or "",
         schedule_to_close_timeout=timedelta(seconds=max(grant.within_s, 0.001)),
         retry_policy=ONCE,
         summary=f"{word} {step.name}, {grant.calls} calls in {grant.within_s:.1f} s",
-        activity_id=activity_id(step.name, work.undo),
+        activity_id=f"{step.name}-undo" if work.undo else step.name,
         cancellation_type=ActivityCancellationType.ABANDON,
     )
-
-
-def activity_id(step: str, undo: bool) -> str:
-    """Id of a queued step's activity within its run: what a callback completes."""
-    return f"{step}-undo" if undo else step

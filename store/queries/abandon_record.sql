@@ -1,5 +1,5 @@
--- Puts an abandoned record where there is none, so that no late writer can complete the pair; returns the row only
--- if it is abandoned (now or before).
+-- Puts an abandoned record where there is none, so that no late writer can complete the pair; returns a row unless the
+-- submission's own record is there: another's record, of another digest, does not complete it.
 WITH added AS (
     INSERT INTO business_record (task_id, definition, digest, outcome)
     VALUES (%(task_id)s, %(definition)s, '', 'abandoned')
@@ -8,4 +8,4 @@ WITH added AS (
 )
 SELECT task_id FROM added
 UNION ALL
-SELECT task_id FROM business_record WHERE task_id = %(task_id)s AND outcome = 'abandoned'
+SELECT task_id FROM business_record WHERE task_id = %(task_id)s AND digest <> %(digest)s

@@ -8,9 +8,9 @@ WITH load AS MATERIALIZED (
         (SELECT count(*) FROM (
             SELECT 1 FROM task WHERE state = 'Pending' LIMIT %(max_pending)s
         ) AS p) AS pending,
-        coalesce(
-            extract(epoch FROM clock_timestamp() - (SELECT min(state_since) FROM task WHERE state = 'Pending')), 0
-        )::float8 AS oldest_pending_s
+        greatest(0, coalesce(
+            extract(epoch FROM clock_timestamp() - (SELECT min(not_before) FROM task WHERE state = 'Pending')), 0
+        ))::float8 AS oldest_pending_s
 ),
 added AS (
     INSERT INTO task (task_id, definition, version, state, record_digest, reply_to, submitter, data_class, last_event)

@@ -19,7 +19,7 @@ done AS (
 begun AS (
     UPDATE step AS s SET
         state = 'Running',
-        outcome_unknown = s.outcome_unknown OR s.state = 'Running',
+        outcome_unknown = s.outcome_unknown OR (s.state = 'Running' AND s.reserved > 0),
         complete_by = CASE
             WHEN s.state = 'Running' AND s.epoch = held.epoch THEN s.complete_by
             ELSE greatest(s.complete_by, clock_timestamp() + make_interval(secs => %(within_s)s))
@@ -34,7 +34,8 @@ begun AS (
     FROM held
     WHERE
         s.task_id = held.task_id AND s.name = %(begin)s AND s.state IN ('NotStarted', 'Running', 'Failed')
-        AND s.budget_left > 0 AND (%(done)s::text IS NULL OR EXISTS (SELECT 1 FROM done))
+        AND s.budget_left > 0 AND s.reservation IS DISTINCT FROM %(reservation)s
+        AND (%(done)s::text IS NULL OR EXISTS (SELECT 1 FROM done))
     RETURNING s.name, s.complete_by
 ),
 intent AS (

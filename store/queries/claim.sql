@@ -1,5 +1,6 @@
 -- Claims what can be claimed, soonest first, of the definitions that the caller has loaded, up to its free slots:
--- a row is claimed by one caller only, the epoch rises by one, and the claim itself has a deadline (B1, B3).
+-- a row is claimed by one caller only, the epoch rises by one, and the claim itself has a deadline (B1, B3). With
+-- `task_ids`, none but those.
 WITH free AS MATERIALIZED (
     SELECT greatest(0, %(slots)s - count(*))::int AS slots
     FROM task WHERE worker = %(worker)s AND locked_by IS NOT NULL
@@ -14,6 +15,7 @@ candidate AS MATERIALIZED (
             t.definition = loaded.definition AND t.version = loaded.version
             AND t.locked_by IS NULL AND t.state IN ('Pending', 'Compensating')
             AND t.not_before <= (SELECT clock_timestamp())
+            AND (%(task_ids)s::text[] IS NULL OR t.task_id = ANY(%(task_ids)s::text[]))
         ORDER BY t.not_before, t.task_id
         LIMIT (SELECT slots FROM free)
         FOR UPDATE SKIP LOCKED

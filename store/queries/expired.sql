@@ -1,9 +1,17 @@
 -- One page of held rows whose complete_by has passed, oldest first (D2, D4). Reads only. The window begins at the
 -- oldest held row, so that nothing is ever too old to be found.
 SELECT
-    t.task_id, t.state, t.locked_by, t.run_id, t.complete_by, t.epoch, t.failure_count, t.definition, t.version,
+    t.task_id, t.state, t.locked_by, t.complete_by, past_pivot(t.task_id) AS past_pivot,
     extract(epoch FROM (SELECT clock_timestamp()) - t.complete_by)::float8 AS overdue_s,
     d.policies,
+    (
+        SELECT count(*) FROM event AS e
+        WHERE
+            e.task_id = t.task_id AND e.kind = 'expired' AND e.number > coalesce((
+                SELECT max(p.number) FROM event AS p
+                WHERE p.task_id = t.task_id AND p.kind IN ('resubmitted', 'undo_requested')
+            ), 0)
+    ) AS expiries,
     steps.rows AS steps
 FROM (
     SELECT * FROM task
@@ -21,8 +29,7 @@ LEFT JOIN definition AS d ON d.name = t.definition AND d.version = t.version
 CROSS JOIN LATERAL (
     SELECT coalesce(jsonb_agg(jsonb_build_object(
         'name', s.name, 'state', s.state, 'failure_count', s.failure_count, 'budget_left', s.budget_left,
-        'undo_budget_left', s.undo_budget_left, 'pivot', s.pivot, 'gave_up', s.gave_up,
-        'outcome_unknown', s.outcome_unknown, 'current', s.epoch = t.epoch,
+        'undo_budget_left', s.undo_budget_left, 'gave_up', s.gave_up, 'current', s.epoch = t.epoch,
         'overdue', s.complete_by <= (SELECT clock_timestamp())
     ) ORDER BY s.position), '[]') AS rows
     FROM step AS s WHERE s.task_id = t.task_id

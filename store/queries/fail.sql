@@ -17,12 +17,11 @@ failed AS (
 ),
 verdict AS MATERIALIZED (
     SELECT CASE
-        WHEN %(then)s = 'undo' AND NOT (failed.pivot AND failed.outcome_unknown) AND NOT EXISTS (
-            SELECT 1 FROM step AS p
-            WHERE
-                p.task_id = %(task_id)s AND p.pivot AND p.name <> failed.name
-                AND (p.state IN ('Running', 'Completed') OR (p.state = 'Failed' AND p.outcome_unknown))
-        ) THEN 'Compensating' ELSE 'Error'
+        WHEN
+            %(then)s = 'undo' AND NOT (failed.pivot AND failed.outcome_unknown)
+            AND NOT past_pivot(%(task_id)s, failed.name)
+            THEN 'Compensating'
+        ELSE 'Error'
     END AS state
     FROM failed
 ),

@@ -8,15 +8,12 @@ WITH movable AS MATERIALIZED (
         t.task_id = %(task_id)s
         AND t.state IN ('Pending', 'Processing', 'Processed', 'Error', 'CompensationFailed')
         AND (%(holder)s::text IS NULL OR t.locked_by = %(holder)s)
-        AND NOT EXISTS (
-            SELECT 1 FROM step AS p
-            WHERE
-                p.task_id = t.task_id AND p.pivot
-                AND (p.state IN ('Running', 'Completed') OR (p.state = 'Failed' AND p.outcome_unknown))
-        )
+        AND (%(definition)s::text IS NULL OR t.definition = %(definition)s)
+        AND NOT past_pivot(t.task_id)
 ),
 granted AS (
     UPDATE step AS s SET
+        failure_count = 0, gave_up = false,
         undo_budget = s.undo_budget - s.undo_budget_left + (d.policies #>> ARRAY['steps', s.name, 'undo_budget'])::int,
         undo_budget_left = (d.policies #>> ARRAY['steps', s.name, 'undo_budget'])::int
     FROM movable AS m INNER JOIN definition AS d ON d.name = m.definition AND d.version = m.version
@@ -33,5 +30,5 @@ moved AS (
 INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, detail)
 SELECT
     moved.task_id, moved.last_event, 'undo_requested', movable.state, moved.state, moved.epoch, %(requester)s,
-    jsonb_build_object('reason', %(reason)s::text)
+    jsonb_build_object('reason', %(reason)s::text, 'request', %(request)s::text)
 FROM moved, movable

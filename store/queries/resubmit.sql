@@ -24,5 +24,5 @@ moved AS (
 INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, detail)
 SELECT
     moved.task_id, moved.last_event, 'resubmitted', movable.state, moved.state, moved.epoch, %(requester)s,
-    jsonb_build_object('reason', %(reason)s::text, 'changes', %(changes)s::jsonb)
+    jsonb_build_object('reason', %(reason)s::text, 'changes', %(changes)s::jsonb, 'request', %(request)s::text)
 FROM moved, movable

@@ -1,12 +1,13 @@
 -- The task as this transaction leaves it, with its steps in order and what is left of its undo log, last begun first.
 SELECT
     t.task_id, t.definition, t.version, t.state, t.locked_by, t.run_id, t.epoch, t.submitter,
+    t.record_digest, t.created_at, t.last_event,
     extract(epoch FROM t.complete_by - (SELECT clock_timestamp()))::float8 AS time_left_s,
     (
         SELECT coalesce(jsonb_agg(jsonb_build_object(
             'name', s.name, 'state', s.state, 'epoch', s.epoch, 'result', s.result, 'pivot', s.pivot,
             'budget_left', s.budget_left, 'undo_budget_left', s.undo_budget_left, 'reserved', s.reserved,
-            'reservation', s.reservation, 'key_generation', s.key_generation, 'error', s.error,
+            'reservation', s.reservation, 'key_generation', s.key_generation,
             'time_left_s', extract(epoch FROM s.complete_by - (SELECT clock_timestamp()))
         ) ORDER BY s.position), '[]')
         FROM step AS s WHERE s.task_id = t.task_id

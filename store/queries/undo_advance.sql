@@ -41,6 +41,7 @@ begun AS (
     FROM held, next
     WHERE
         s.task_id = held.task_id AND s.name = next.step AND s.name = %(begin)s AND s.undo_budget_left > 0
+        AND s.reservation IS DISTINCT FROM %(reservation)s
         AND (%(done)s::text IS NULL OR EXISTS (SELECT 1 FROM done))
         AND s.state IN ('Running', 'Completed', 'Failed', 'Undoing', 'UndoFailed')
     RETURNING s.name, s.complete_by

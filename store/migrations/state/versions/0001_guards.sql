@@ -80,6 +80,16 @@ $$;
 
 CREATE TRIGGER guard_step BEFORE UPDATE ON step FOR EACH ROW EXECUTE FUNCTION guard_step();
 
+-- Whether a task can only go forward: a pivot has begun and may have had its effect. `ignoring` leaves one step out.
+CREATE FUNCTION past_pivot(task text, ignoring text DEFAULT NULL) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT EXISTS (
+        SELECT 1 FROM step AS p
+        WHERE
+            p.task_id = task AND p.pivot AND p.name IS DISTINCT FROM ignoring
+            AND (p.state IN ('Running', 'Completed') OR (p.state = 'Failed' AND p.outcome_unknown))
+    )
+$$;
+
 CREATE FUNCTION guard_event() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION 'task %, event %: events are not changed', OLD.task_id, OLD.number
@@ -89,13 +99,16 @@ $$;
 
 CREATE TRIGGER guard_event BEFORE UPDATE ON event FOR EACH ROW EXECUTE FUNCTION guard_event();
 
--- An event is as true as the row it tells of: its number and state are the task's when the transaction ends.
+-- An event is as true as the row it tells of: its number, state and epoch are the task's after the transition.
 CREATE FUNCTION check_event() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF NOT EXISTS (SELECT 1 FROM event WHERE task_id = NEW.task_id AND number = NEW.last_event)
+    IF NOT EXISTS (
+            SELECT 1 FROM event
+            WHERE task_id = NEW.task_id AND number = NEW.last_event AND state_to = NEW.state AND epoch = NEW.epoch
+        )
         AND EXISTS (SELECT 1 FROM task WHERE task_id = NEW.task_id)
     THEN
-        RAISE EXCEPTION 'task %: transition % has no event', NEW.task_id, NEW.last_event
+        RAISE EXCEPTION 'task %: transition % to % has no event', NEW.task_id, NEW.last_event, NEW.state
             USING ERRCODE = 'check_violation', CONSTRAINT = 'transition_has_one_event';
     END IF;
     RETURN NULL;
@@ -104,3 +117,17 @@ $$;
 
 CREATE CONSTRAINT TRIGGER check_event AFTER INSERT OR UPDATE ON task
     DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION check_event();
+
+-- Events leave with their task only.
+CREATE FUNCTION keep_event() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT 1 FROM task WHERE task_id = OLD.task_id) THEN
+        RAISE EXCEPTION 'task %, event %: events are not removed while their task is there', OLD.task_id, OLD.number
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'events_are_append_only';
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+CREATE CONSTRAINT TRIGGER keep_event AFTER DELETE ON event
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION keep_event();

@@ -109,7 +109,7 @@ CREATE TABLE sweep (
     PRIMARY KEY (id)
 );
 
-CREATE INDEX sweep_started ON sweep (started_at);
+CREATE INDEX sweep_finished ON sweep (finished_at);
 
 CREATE TABLE task (
     task_id VARCHAR NOT NULL,
@@ -153,7 +153,7 @@ CREATE INDEX task_held_by_worker ON task (worker) WHERE locked_by IS NOT NULL;
 
 CREATE INDEX task_needs_a_person ON task (state, state_since) WHERE state IN ('Error', 'CompensationFailed');
 
-CREATE INDEX task_open ON task (state, state_since) WHERE state IN ('Pending', 'Processing');
+CREATE INDEX task_open ON task (state, not_before) WHERE state IN ('Pending', 'Processing');
 
 -- Hot tables: vacuumed early and often, with room on each page for updates in place.
 ALTER TABLE task SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0);

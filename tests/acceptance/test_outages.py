@@ -1,0 +1,134 @@
+"""Stores, servers and services that go away for a while: nothing is lost, and nobody is charged for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+from temporalio.service import RPCError
+
+from domain.messages import UndoRequest
+from domain.states import StepState, TaskState
+from pipelines import registry
+from runtime.embedded.postgres import EmbeddedPostgres
+from runtime.roles import Role
+from store.intake import NewTask
+from tests.conftest import Bench, Databases, Simulators, eventually
+from tests.workers import WorkerProcess
+
+FULL = {"stock": 1, "payments": 1, "shipping": 1, "mail": 1}
+
+
+@contextmanager
+def store_away(server: EmbeddedPostgres, databases: Databases) -> Iterator[None]:
+    """The state store takes no connection, and has cut those there were."""
+    name = urlsplit(databases.owner).path[1:]
+    with psycopg.connect(server.dsn(), autocommit=True) as connection:
+        connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
+        try:
+            yield
+        finally:
+            connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+
+
+@pytest.mark.demand("F1", "F11")
+async def test_undo_that_is_asked_for_while_the_store_is_away_is_not_forgotten(
+    bench: Bench,
+    simulators: Simulators,
+    templates: EmbeddedPostgres,
+    databases: Databases,
+    order: dict[str, Any],
+    task_id: str,
+) -> None:
+    simulators.fault("shipping", "latency", latency_ms=2_000, match={"task_id": task_id, "undo": False})
+    async with bench.worker():
+        await bench.submit(order, task_id)
+        await bench.step_reached(task_id, "ship", StepState.RUNNING)
+        run = bench.client.get_workflow_handle(str((await bench.page(task_id)).task.locked_by))
+        asking = bench.client.get_workflow_handle(f"order/{task_id}/undo")
+
+        async def handed_on() -> bool:
+            try:
+                await asking.describe()
+            except RPCError:
+                return False
+            return True
+
+        with store_away(templates, databases):
+            await run.signal("compensate", "the customer called")
+            await eventually(handed_on, within_s=40)
+        assert (await asking.result())["verdict"] in ("accepted", "already")
+        assert await bench.settled_with_sweeps(task_id) is TaskState.COMPENSATED
+    requests = [e.detail["reason"] for e in (await bench.page(task_id)).events if e.kind == "undo_requested"]
+    assert requests == ["the customer called"]
+    assert simulators.live(task_id).get("payments") is None
+
+
+@pytest.mark.demand("B10", "G6")
+async def test_draining_worker_claims_nothing_more(
+    bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
+) -> None:
+    simulators.fault("payments", "error", status=503, retry_after_s=5, match={"task_id": task_id})
+    with WorkerProcess(bench.settings) as worker:
+        await bench.submit(order, task_id)
+        await bench.called(simulators, "payments", task_id)
+        assert await worker.stop() == 0
+    page = await bench.page(task_id)
+    assert page.task.failure_count == 0
+    assert [e.kind for e in page.events].count("claimed") == 1
+
+
+@pytest.mark.demand("A6", "F1")
+async def test_half_written_submission_that_is_to_be_undone_ends(bench: Bench, task_id: str) -> None:
+    definition = registry().newest("order")
+    assert definition is not None
+    await bench.stores.intake.admit(NewTask(task_id, definition, "digest", "test", None))
+    await bench.stores.store.request_undo(UndoRequest(task_id=task_id, requester="test", reason="never mind"))
+    async with bench.worker(Role.SCHEDULER, Role.AGENTS):
+        assert await bench.settled(task_id) is TaskState.COMPENSATED
+
+
+class _Odd(BaseHTTPRequestHandler):
+    """A service that answers its first request with a success that makes no sense."""
+
+    answers = 0
+
+    def do_POST(self) -> None:
+        type(self).answers += 1
+        self.rfile.read(int(self.headers["Content-Length"]))
+        body = b'{"reservation": null}' if self.answers == 1 else b'{"reservation_id": "r-1"}'
+        self.send_response(201)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.demand("C5")
+async def test_success_with_an_unexpected_body_has_an_unknown_outcome_and_is_tried_again(
+    bench: Bench, order: dict[str, Any], task_id: str
+) -> None:
+    server = HTTPServer(("127.0.0.1", 0), _Odd)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        odd = {**bench.settings.services, "stock": f"http://127.0.0.1:{server.server_port}"}
+        async with bench.worker(settings=bench.settings.model_copy(update={"services": odd})):
+            await bench.submit(order, task_id)
+            assert await bench.settled(task_id) is TaskState.PROCESSED
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    page = await bench.page(task_id)
+    assert page.task.epoch == 1
+    assert _Odd.answers == 2

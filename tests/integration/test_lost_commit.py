@@ -1,0 +1,310 @@
+"""A lost COMMIT acknowledgement: the connection dies after the commit, or before it; nobody notices a difference."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import pytest
+
+from domain.messages import End, Report, UndoRequest, UndoVerdict
+from domain.states import TaskState
+from runtime.embedded.postgres import EmbeddedPostgres
+from store.database import Database
+from store.snapshot import Snapshot
+from store.state_store import Claim, StateStore
+from tests.integration.store_bench import LOADED, StoreBench, begin, fresh_databases, open_store_bench, undo
+
+REFUSED = {"step": "stock", "message": "there is none"}
+
+
+class Cut(Enum):
+    """When the connection dies."""
+
+    AFTER_COMMIT = "after the commit, before its acknowledgement"
+    BEFORE_COMMIT = "before the commit"
+
+
+class Proxy:
+    """A TCP proxy before PostgreSQL that cuts the connection at the next COMMIT, once, when it is told to."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._upstream = (host, port)
+        self._cut: Cut | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.cuts = 0
+
+    def arm(self, cut: Cut) -> None:
+        """Cut at the next COMMIT."""
+        self._cut = cut
+
+    @asynccontextmanager
+    async def serve(self) -> AsyncIterator[int]:
+        """Listen on a free port; the port."""
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        try:
+            yield server.sockets[0].getsockname()[1]
+        finally:
+            server.close()
+            await asyncio.gather(*self._tasks)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        up_reader, up_writer = await asyncio.open_connection(*self._upstream)
+        acknowledged = asyncio.Event()
+        answers = asyncio.create_task(self._answers(up_reader, writer, acknowledged))
+        try:
+            await self._questions(reader, up_writer, acknowledged)
+        finally:
+            for stream in (up_writer, writer):
+                stream.close()
+            await asyncio.gather(answers, return_exceptions=True)
+            self._tasks.discard(task)
+
+    async def _questions(
+        self, reader: asyncio.StreamReader, up: asyncio.StreamWriter, acknowledged: asyncio.Event
+    ) -> None:
+        """Forward what the client says, until it has nothing more to say or is cut off."""
+        while data := await reader.read(1 << 16):
+            if self._cut is None or b"COMMIT" not in data:
+                up.write(data)
+                continue
+            cut, self._cut = self._cut, None
+            self.cuts += 1
+            if cut is Cut.AFTER_COMMIT:
+                acknowledged.clear()
+                self._muted = acknowledged
+                up.write(data)
+                await acknowledged.wait()
+            return
+
+    async def _answers(
+        self, up: asyncio.StreamReader, writer: asyncio.StreamWriter, acknowledged: asyncio.Event
+    ) -> None:
+        """Forward what the server says; what it says while the connection is being cut is swallowed."""
+        swallowed = b""
+        while data := await up.read(1 << 16):
+            if getattr(self, "_muted", None) is acknowledged:
+                swallowed += data
+                if b"COMMIT\x00" in swallowed:
+                    acknowledged.set()
+            elif not writer.is_closing():
+                writer.write(data)
+
+
+@dataclass
+class Line:
+    """The state store behind a proxy."""
+
+    store: StateStore
+    proxy: Proxy
+
+
+@pytest.fixture(scope="module")
+async def opened(templates: EmbeddedPostgres) -> AsyncIterator[StoreBench]:
+    """The state store on databases of this file, without a proxy."""
+    with fresh_databases(templates) as databases:
+        async with open_store_bench(databases, size=4) as bench:
+            yield bench
+
+
+@pytest.fixture
+def store(opened: StoreBench) -> Iterator[StoreBench]:
+    """The state store, empty."""
+    opened.empty()
+    yield opened
+    opened.empty()
+
+
+@pytest.fixture
+async def line(store: StoreBench) -> AsyncIterator[Line]:
+    """The same state store, behind a proxy."""
+    parts = urlsplit(store.databases.app)
+    proxy = Proxy(parts.hostname or "", parts.port or 0)
+    async with proxy.serve() as port:
+        place = f"{parts.username}:{parts.password}@127.0.0.1:{port}"
+        async with Database(urlunsplit(parts._replace(netloc=place)), name="state store", size=2) as database:
+            yield Line(StateStore(database), proxy)
+
+
+@pytest.fixture(params=Cut, ids=lambda cut: cut.value)
+def cut(request: pytest.FixtureRequest) -> Cut:
+    """When the connection dies."""
+    found: Cut = request.param
+    return found
+
+
+def asked(task_id: str) -> UndoRequest:
+    """A person asks for undo."""
+    return UndoRequest(task_id=task_id, requester="anna", reason="by mistake")
+
+
+async def through(line: Line, cut: Cut, write: Awaitable[Any]) -> Any:
+    """What a write returns whose connection is cut."""
+    line.proxy.arm(cut)
+    answer = await write
+    assert line.proxy.cuts == 1
+    return answer
+
+
+Prepare = Callable[[StoreBench, str], Awaitable[Any]]
+Write = Callable[[StateStore, Any], Awaitable[Any]]
+
+
+async def undo_begun(store: StoreBench, task_id: str) -> Any:
+    """A held undo run, with the undo of its last step begun."""
+    await store.begun(task_id, step="charge")
+    await store.store.request_undo(asked(task_id))
+    hold = await store.claim(task_id)
+    await store.store.undo_advance(hold, begin=undo("charge"))
+    return hold
+
+
+async def unstarted(store: StoreBench, task_id: str) -> Claim:
+    """A claim whose run was not started."""
+    await store.submitted(task_id)
+    (claim,) = await store.store.claim("worker", LOADED, 9, [task_id])
+    return claim
+
+
+async def in_error(store: StoreBench, task_id: str) -> str:
+    """A task in Error."""
+    hold = await store.begun(task_id)
+    await store.store.fail(hold, "stock", REFUSED, unknown=False, then="error")
+    return task_id
+
+
+BOUNDARY = {"done": "stock", "result": {"n": 1}, "calls": 1}
+CASES: dict[str, tuple[Prepare, Write, str]] = {
+    "advance": (
+        lambda s, t: s.begun(t),
+        lambda s, h: s.advance(h, **BOUNDARY, begin=begin("charge")),  # type: ignore[arg-type]
+        "advanced",
+    ),
+    "begin": (lambda s, t: s.claimed(t), lambda s, h: s.advance(h, begin=begin("stock")), "advanced"),
+    "last advance": (
+        lambda s, t: s.begun(t, step="confirm"),
+        lambda s, h: s.advance(h, done="confirm", result={"n": 1}, calls=1),
+        "processed",
+    ),
+    "undo_begin": (
+        undo_begun,
+        lambda s, h: s.undo_advance(h, begin=undo("charge")),
+        "undo_advanced",
+    ),
+    "fail": (
+        lambda s, t: s.begun(t),
+        lambda s, h: s.fail(h, "stock", REFUSED, unknown=False, then="undo"),
+        "failed",
+    ),
+    "give_up": (lambda s, t: s.begun(t), lambda s, h: s.give_up(h, "stock", "no more calls"), "gave_up"),
+    "release": (
+        lambda s, t: s.begun(t),
+        lambda s, h: s.release(h, "draining", step="stock", called=False, delay=timedelta(0)),
+        "released",
+    ),
+    "release of a claim": (
+        unstarted,
+        lambda s, c: s.release_unstarted(c, "no answer", timedelta(0)),
+        "released",
+    ),
+    "release of an undo": (
+        undo_begun,
+        lambda s, h: s.release(h, "draining", step="charge", called=True, delay=timedelta(0)),
+        "released",
+    ),
+    "request_undo": (lambda s, t: s.submitted(t), lambda s, t: s.request_undo(asked(t)), "undo_requested"),
+    "resubmit": (
+        in_error,
+        lambda s, t: s.resubmit(t, requester="anna", reason="corrected", changes={}),
+        "resubmitted",
+    ),
+    "undo_advance": (
+        undo_begun,
+        lambda s, h: s.undo_advance(h, done="charge", calls=1, begin=undo("stock")),
+        "undo_advanced",
+    ),
+    "undo_fail": (undo_begun, lambda s, h: s.undo_fail(h, "charge", REFUSED), "undo_failed"),
+}
+
+
+def comparable(answer: Any) -> Any:
+    """An answer without what no two calls have in common: the id of the task, and the time left to the millisecond."""
+    match answer:
+        case Report(grant=grant):
+            return answer.model_copy(update={"grant": grant and (grant.calls, round(grant.within_s / 10))})
+        case UndoVerdict():
+            return (answer.verdict, answer.state)
+        case (bool() as moved, Snapshot() as after):
+            return (moved, after.state, after.step("stock").model_copy(update={"time_left_s": None}))
+    raise AssertionError(answer)
+
+
+@pytest.mark.demand("B2", "B11", "H9")
+@pytest.mark.parametrize("name", CASES)
+async def test_write_whose_connection_dies_says_and_does_what_it_would_have(
+    store: StoreBench, line: Line, task_id: str, name: str, cut: Cut
+) -> None:
+    prepare, write, kind = CASES[name]
+    undisturbed = await write(store.store, await prepare(store, f"{task_id}-0"))
+    prepared = await prepare(store, task_id)
+    before = store.row(task_id)["last_event"]
+    disturbed = await through(line, cut, write(line.store, prepared))
+    assert comparable(disturbed) == comparable(undisturbed)
+    assert store.row(task_id)["last_event"] == before + 1
+    assert store.kinds(task_id)[before:] == [kind]
+    store.is_consistent(task_id)
+
+
+@pytest.mark.demand("E3")
+async def test_reservation_whose_acknowledgement_is_lost_is_granted_once(
+    store: StoreBench, line: Line, task_id: str, cut: Cut
+) -> None:
+    hold = await store.claimed(task_id)
+    report = await through(line, cut, line.store.advance(hold, begin=begin("stock")))
+    assert report.grant is not None
+    assert report.grant.calls == 3
+    step = store.step(task_id, "stock")
+    assert (step["budget_left"], step["reserved"], step["outcome_unknown"]) == (6, 3, False)
+    assert [name for _, name, _ in store.log(task_id)] == ["stock"]
+
+
+@pytest.mark.demand("C5")
+async def test_alert_of_a_fault_whose_acknowledgement_is_lost_is_raised_once(
+    store: StoreBench, line: Line, task_id: str, cut: Cut
+) -> None:
+    hold = await store.begun(task_id)
+    report = await through(line, cut, line.store.fail(hold, "stock", REFUSED, unknown=False, then="error"))
+    assert report.end is End.PERMANENT_FAULT
+    assert len(store.owner("SELECT id FROM alert")) == 1
+
+
+@pytest.mark.demand("G4", "F1")
+async def test_only_who_asked_is_told_that_it_was_accepted(store: StoreBench, line: Line, task_id: str) -> None:
+    await store.submitted(task_id)
+    first = await through(line, Cut.AFTER_COMMIT, line.store.request_undo(asked(task_id)))
+    second = await line.store.request_undo(asked(task_id))
+    assert (first.verdict, second.verdict) == ("accepted", "already")
+
+
+@pytest.mark.demand("B3", "D11")
+async def test_claim_whose_acknowledgement_is_lost_is_found_by_its_deadline(
+    store: StoreBench, line: Line, task_id: str, cut: Cut
+) -> None:
+    """The claimer can't know what it claimed; the claim's own deadline brings the row back, and nothing is counted."""
+    await store.submitted(task_id)
+    claims = await through(line, cut, line.store.claim("worker", LOADED, 1))
+    assert len(claims) == (1 if cut is Cut.BEFORE_COMMIT else 0)
+    row = store.row(task_id)
+    assert (row["state"], row["epoch"]) == (TaskState.PROCESSING, 1)
+    assert row["complete_by"] is not None
+    assert store.kinds(task_id) == ["submitted", "claimed"]
+    store.is_consistent(task_id)

@@ -1,0 +1,506 @@
+"""Submission: two stores, no shared transaction, both writes idempotent on the task id; caps in the insert itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from copy import deepcopy
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from temporalio.client import Client
+
+from domain.messages import UndoRequest
+from runtime.dispatcher import Dispatcher
+from runtime.embedded.postgres import EmbeddedPostgres
+from store.intake import Admitted, Caps, Full, Intake, NewTask
+from store.snapshot import Snapshot
+from store.submission import MOST_BYTES, Accepted, Conflict, InvalidSubmission, Refused, SubmissionDesk, digest_of
+from supervisor.decide import decide
+from tests.conftest import MACHINE, ORDER
+from tests.integration.store_bench import (
+    LOADED,
+    ROOMY,
+    StoreBench,
+    begin,
+    definition,
+    fresh_databases,
+    open_store_bench,
+    order_digest,
+    registry,
+)
+
+
+@pytest.fixture(scope="module")
+async def opened(templates: EmbeddedPostgres) -> AsyncIterator[StoreBench]:
+    """Both databases, of this file."""
+    with fresh_databases(templates) as databases:
+        async with open_store_bench(databases) as bench:
+            yield bench
+
+
+@pytest.fixture
+def store(opened: StoreBench) -> Iterator[StoreBench]:
+    """Both databases, empty."""
+    opened.empty()
+    yield opened
+    opened.empty()
+
+
+def desk(store: StoreBench, **caps: Any) -> SubmissionDesk:
+    """Where submissions are taken in, under these caps."""
+    terms = {"in_flight": ROOMY.in_flight, "pending": ROOMY.pending, "pending_age": ROOMY.pending_age, **caps}
+    return SubmissionDesk(Intake(store.database, Caps(**terms)), store.orders, registry())
+
+
+def message(task_id: str = "t-1", pipeline: str = "order", **record: Any) -> str:
+    """A submission as it comes."""
+    base = {"order": ORDER, "provisioning": MACHINE}.get(pipeline, ORDER)
+    return json.dumps({"task_id": task_id, "pipeline": pipeline, "record": {**base, **record}})
+
+
+def new_task(task_id: str) -> NewTask:
+    """The state row of the order that these tests submit, before its business record."""
+    return NewTask(task_id, definition("order"), order_digest(), "cli", None)
+
+
+def dispatcher(store: StoreBench, client: Client, grace: timedelta) -> Dispatcher:
+    """A dispatcher that removes what lacks its business record for longer than `grace`."""
+    return Dispatcher(
+        client,
+        store.store,
+        store.orders,
+        store.intake,
+        registry(),
+        worker="worker",
+        slots=10,
+        orphan_grace=grace,
+    )
+
+
+# --- both writes ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.demand("A1", "A5")
+async def test_accepted_task_is_pending_with_every_step_not_started_and_its_record_written(
+    store: StoreBench, task_id: str
+) -> None:
+    text = json.dumps(
+        {"task_id": task_id, "pipeline": "order", "record": ORDER, "submitter": "shop", "reply_to": "shop-replies"}
+    )
+    verdict = await store.desk.submit(store.desk.parse(text))
+    assert verdict == Accepted(task_id, "order", new=True)
+    row = store.row(task_id)
+    assert (row["state"], row["epoch"], row["failure_count"]) == ("Pending", 0, 0)
+    assert (row["locked_by"], row["complete_by"], row["run_id"]) == (None, None, None)
+    assert (row["submitter"], row["reply_to"]) == ("shop", "shop-replies")
+    assert (row["data_class"], row["version"]) == ("confidential", 1)
+    steps = store.owner("SELECT name, state, budget, budget_left, undo_budget_left FROM step ORDER BY position")
+    assert [s["name"] for s in steps] == [s.name for s in definition("order").steps]
+    assert {s["state"] for s in steps} == {"NotStarted"}
+    assert [(s["budget_left"], s["undo_budget_left"]) for s in steps] == [(9, 30), (9, 30), (9, 30), (9, 0)]
+    (record,) = store.orders_owner("SELECT * FROM business_record")
+    assert (record["record"], record["digest"], record["outcome"]) == (ORDER, row["record_digest"], None)
+    assert store.kinds(task_id) == ["submitted"]
+
+
+@pytest.mark.demand("A2", "A3")
+async def test_fifty_concurrent_submissions_of_one_id_are_one_task_and_all_accepted(
+    store: StoreBench, task_id: str
+) -> None:
+    verdicts = await asyncio.gather(*(store.submit(task_id) for _ in range(50)))
+    assert all(isinstance(v, Accepted) for v in verdicts)
+    assert sum(isinstance(v, Accepted) and v.new for v in verdicts) == 1
+    assert len(store.owner("SELECT task_id FROM task")) == 1
+    assert store.kinds(task_id) == ["submitted"]
+    assert len(store.orders_owner("SELECT task_id FROM business_record")) == 1
+
+
+@pytest.mark.demand("A3", "A4")
+async def test_one_of_fifty_that_says_something_else_is_dead_lettered_and_overwrites_nothing(
+    store: StoreBench, task_id: str
+) -> None:
+    await store.submit(task_id)
+    before, record = store.contents(task_id)[:4], store.orders_owner("SELECT * FROM business_record")
+    changed = {"lines": [{**ORDER["lines"][0], "unit_price_minor": 1}]}
+    several = [store.submit(task_id, **(changed if n == 25 else {})) for n in range(50)]
+    verdicts = await asyncio.gather(*several)
+    (conflict,) = [v for v in verdicts if not isinstance(v, Accepted)]
+    assert isinstance(conflict, Conflict)
+    assert store.contents(task_id)[:4] == before
+    assert store.orders_owner("SELECT * FROM business_record") == record
+    (letter,) = store.owner("SELECT * FROM dead_letter")
+    assert letter["message"]["record"]["lines"] == changed["lines"]
+    assert letter["task_id"] == task_id
+    (alert,) = store.owner("SELECT kind, task_id FROM alert")
+    assert alert == {"kind": "dead_letter", "task_id": task_id}
+
+
+@pytest.mark.demand("A3", "A4")
+async def test_same_id_for_another_pipeline_is_a_conflict(store: StoreBench, task_id: str) -> None:
+    await store.submit(task_id)
+    assert isinstance(await store.submit(task_id, "provisioning"), Conflict)
+
+
+@pytest.mark.demand("A3")
+async def test_settled_task_that_is_submitted_again_is_accepted_and_not_run_again(
+    store: StoreBench, task_id: str
+) -> None:
+    await store.processed(task_id)
+    before = store.contents(task_id)
+    assert await store.submit(task_id) == Accepted(task_id, "order", new=False)
+    assert store.contents(task_id) == before
+
+
+@pytest.mark.demand("A2", "A3")
+async def test_order_of_keys_and_white_space_do_not_make_another_submission(store: StoreBench, task_id: str) -> None:
+    await store.submit(task_id)
+    record = dict(reversed(ORDER.items()))
+    text = json.dumps({"pipeline": "order", "record": record, "task_id": task_id}, indent=4)
+    assert await store.desk.submit(store.desk.parse(text)) == Accepted(task_id, "order", new=False)
+
+
+# --- caps -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.demand("A7", "A9")
+@pytest.mark.parametrize("cap", ["in_flight", "pending"])
+async def test_of_200_concurrent_submissions_a_cap_of_100_accepts_exactly_100(store: StoreBench, cap: str) -> None:
+    capped = desk(store, **{cap: 100})
+    verdicts = await asyncio.gather(*(capped.submit(capped.parse(message(f"t-{n}"))) for n in range(200)))
+    refused = [v for v in verdicts if isinstance(v, Refused)]
+    assert sum(isinstance(v, Accepted) for v in verdicts) == 100
+    assert len(refused) == 100
+    assert all(v.retry_after > timedelta(0) and "100" in v.reason for v in refused)
+    assert len(store.owner("SELECT task_id FROM task")) == 100
+    assert len(store.owner("SELECT task_id FROM event")) == 100
+    written = {r["task_id"] for r in store.orders_owner("SELECT task_id FROM business_record")}
+    assert written.isdisjoint(v.task_id for v in refused)
+
+
+@pytest.mark.demand("A7")
+async def test_tasks_at_work_count_as_in_flight_and_not_as_pending(store: StoreBench) -> None:
+    for n in range(2):
+        await store.claimed(f"t-{n}")
+    roomy, full = desk(store, pending=1), desk(store, in_flight=2)
+    assert isinstance(await full.submit(full.parse(message("t-2"))), Refused)
+    assert isinstance(await roomy.submit(roomy.parse(message("t-2"))), Accepted)
+    refused = await roomy.submit(roomy.parse(message("t-3")))
+    assert isinstance(refused, Refused)
+    assert "pending" in refused.reason
+
+
+@pytest.mark.demand("A7")
+async def test_old_backlog_refuses_new_submissions_saying_its_age(store: StoreBench) -> None:
+    await store.submitted("t-old")
+    store.owner("UPDATE task SET not_before = clock_timestamp() - interval '10 minutes'")
+    capped = desk(store, pending_age=timedelta(minutes=5))
+    refused = await capped.submit(capped.parse(message("t-new")))
+    assert isinstance(refused, Refused)
+    assert "0:10:00" in refused.reason
+    assert refused.retry_after > timedelta(0)
+    store.owner("UPDATE task SET not_before = clock_timestamp() - interval '4 minutes'")
+    assert isinstance(await capped.submit(capped.parse(message("t-new"))), Accepted)
+
+
+@pytest.mark.demand("A7", "A8")
+async def test_task_that_waits_on_purpose_closes_admission_for_nobody(store: StoreBench) -> None:
+    await store.submitted("t-waiting")
+    store.owner(
+        "UPDATE task SET state_since = clock_timestamp() - interval '1 hour',"
+        " not_before = clock_timestamp() + interval '4 minutes'"
+    )
+    capped = desk(store, pending_age=timedelta(minutes=5))
+    assert isinstance(await capped.submit(capped.parse(message("t-new"))), Accepted)
+
+
+@pytest.mark.demand("A2", "A7")
+async def test_what_is_on_record_is_recognised_also_while_the_caps_are_reached(store: StoreBench, task_id: str) -> None:
+    await store.submit(task_id)
+    full = desk(store, pending=1)
+    assert await full.submit(full.parse(message(task_id))) == Accepted(task_id, "order", new=False)
+    changed = message(task_id, card_token="another")
+    assert isinstance(await full.submit(full.parse(changed)), Conflict)
+
+
+@pytest.mark.demand("A8")
+async def test_recovery_undo_and_resubmission_are_never_refused_by_a_cap(store: StoreBench) -> None:
+    """The caps are a parameter of the insert alone; here they are long passed."""
+    hold = await store.begun("t-1")
+    failed = await store.begun("t-2")
+    for n in range(3, 9):
+        await store.submitted(f"t-{n}")
+    full = desk(store, pending=1, in_flight=1)
+    assert isinstance(await full.submit(full.parse(message("t-9"))), Refused)
+    await store.store.fail(failed, "stock", {"message": "no"}, unknown=False, then="error")
+    assert (await store.store.resubmit("t-2", requester="a", reason="b", changes={}))[0]
+    store.expire("t-1")
+    (found,) = await store.supervision.expired(window=timedelta(days=1), page=9, after=(None, ""))
+    assert await store.supervision.recover([decide(found)], "supervisor") == [("t-1", hold.locked_by)]
+    verdict = await store.store.request_undo(UndoRequest(task_id="t-3", requester="a", reason="b"))
+    assert verdict.verdict == "accepted"
+    states = {r["task_id"]: r["state"] for r in store.owner("SELECT task_id, state FROM task")}
+    assert (states["t-1"], states["t-2"], states["t-3"]) == ("Pending", "Pending", "Compensating")
+
+
+# --- a crash between the two writes ---------------------------------------------------------------------------
+
+
+@pytest.mark.demand("A6")
+async def test_submission_that_died_between_its_writes_is_completed_by_the_next_delivery(
+    store: StoreBench, task_id: str
+) -> None:
+    assert await store.intake.admit(new_task(task_id)) == Admitted(new=True)
+    assert store.orders_owner("SELECT * FROM business_record") == []
+    assert await store.submit(task_id) == Accepted(task_id, "order", new=False)
+    assert len(store.orders_owner("SELECT * FROM business_record")) == 1
+    assert store.kinds(task_id) == ["submitted"]
+
+
+@pytest.mark.demand("A6", "B6")
+async def test_unpaired_row_is_put_back_while_its_grace_lasts(store: StoreBench, client: Client, task_id: str) -> None:
+    await store.intake.admit(new_task(task_id))
+    assert await dispatcher(store, client, timedelta(hours=1)).run_once() == []
+    row = store.row(task_id)
+    assert (row["state"], row["locked_by"], row["failure_count"]) == ("Pending", None, 0)
+    assert row["not_before"] > row["updated_at"]
+    assert store.kinds(task_id) == ["submitted", "claimed", "released"]
+    assert store.orders_owner("SELECT * FROM business_record") == []
+    assert await store.submit(task_id) == Accepted(task_id, "order", new=False)
+
+
+@pytest.mark.demand("A6")
+async def test_unpaired_row_is_removed_after_its_grace_and_a_later_submission_starts_over(
+    store: StoreBench, client: Client, task_id: str
+) -> None:
+    await store.intake.admit(new_task(task_id))
+    assert await dispatcher(store, client, timedelta(0)).run_once() == []
+    assert store.contents(task_id)[:4] == [[], [], [], []]
+    (alert,) = store.owner("SELECT kind FROM alert")
+    assert alert["kind"] == "submission_abandoned"
+    (record,) = store.orders_owner("SELECT record, outcome FROM business_record")
+    assert record == {"record": None, "outcome": "abandoned"}
+    assert await store.submit(task_id) == Accepted(task_id, "order", new=True)
+    (record,) = store.orders_owner("SELECT record, outcome FROM business_record")
+    assert record == {"record": ORDER, "outcome": None}
+    assert store.kinds(task_id) == ["submitted"]
+
+
+@pytest.mark.demand("A6")
+async def test_pair_that_is_complete_after_all_is_not_removed(store: StoreBench, task_id: str) -> None:
+    await store.submit(task_id)
+    await store.store.release_unstarted((await store.store.claim("w", LOADED, 1))[0], "no record yet", timedelta(0))
+    assert await store.orders.abandon(task_id, "order", order_digest()) is False
+    (record,) = store.orders_owner("SELECT outcome FROM business_record")
+    assert record["outcome"] is None
+
+
+async def _found_unpaired(store: StoreBench, task_id: str) -> Snapshot:
+    """A dispatcher has found a row without its record, has closed the record, and pauses before it removes the row."""
+    await store.intake.admit(new_task(task_id))
+    (claim,) = await store.store.claim("worker", LOADED, 1)
+    await store.store.release_unstarted(claim, "no record yet", timedelta(0))
+    seen = await store.store.snapshot(task_id)
+    assert seen is not None
+    assert await store.orders.abandon(task_id, "order", order_digest())
+    return seen
+
+
+@pytest.mark.demand("A1", "A6")
+async def test_submission_that_was_acknowledged_is_not_removed_by_who_found_it_unpaired_before(
+    store: StoreBench, task_id: str
+) -> None:
+    seen = await _found_unpaired(store, task_id)
+    assert isinstance(await store.submit(task_id), Accepted)
+    assert await store.intake.withdraw(seen, "removed") is False
+    assert store.row(task_id)["state"] == "Pending"
+    assert store.kinds(task_id) == ["submitted", "claimed", "released", "noted"]
+
+
+@pytest.mark.demand("A1", "A6")
+async def test_submission_that_relies_on_anothers_record_is_not_removed_either(store: StoreBench, task_id: str) -> None:
+    seen = await _found_unpaired(store, task_id)
+    record = definition("order").record.model_validate(ORDER).model_dump(mode="json")
+    # another submitter starts the record over, and dies before it has looked at the row again
+    assert await store.orders.create(task_id, "order", record, order_digest()) == "restarted"
+    assert isinstance(await store.submit(task_id), Accepted)
+    assert await store.intake.withdraw(seen, "removed") is False
+
+
+@pytest.mark.demand("A6")
+async def test_row_that_was_removed_before_the_submitter_looked_again_is_made_anew(
+    store: StoreBench, task_id: str
+) -> None:
+    seen = await _found_unpaired(store, task_id)
+
+    class Overtaken(Intake):
+        """The dispatcher wakes up exactly between this submitter's admission and its record."""
+
+        async def admit(self, new: NewTask) -> Any:
+            found = await super().admit(new)
+            if not getattr(self, "removed", False):
+                self.removed = await store.intake.withdraw(seen, "removed")
+            return found
+
+    late = SubmissionDesk(Overtaken(store.database, ROOMY), store.orders, registry())
+    assert await late.submit(late.parse(message(task_id))) == Accepted(task_id, "order", new=True)
+    assert store.kinds(task_id) == ["submitted"]
+
+
+@pytest.mark.demand("A6")
+async def test_row_whose_steps_have_begun_or_that_is_not_the_one_that_was_seen_is_not_removed(
+    store: StoreBench, task_id: str
+) -> None:
+    seen = await _found_unpaired(store, task_id)
+    assert await store.intake.withdraw(seen.model_copy(update={"task_id": "nobody"}), "removed") is False
+    assert await store.intake.withdraw(seen, "removed") is True
+    await store.submitted(task_id)
+    claim = (await store.store.claim("worker", LOADED, 1))[0]
+    await store.store.release_unstarted(claim, "again", timedelta(0))
+    assert await store.intake.withdraw(seen, "removed") is False, "another row of the same id, as many events old"
+    hold = await store.claim(task_id)
+    assert (await store.store.advance(hold, begin=begin("stock"))).grant is not None
+    await store.store.release(hold, "draining", step="stock", called=True, delay=timedelta(0))
+    begun = await store.store.snapshot(task_id)
+    assert begun is not None
+    assert await store.intake.withdraw(begun, "removed") is False
+
+
+@pytest.mark.demand("A3", "A4", "A6")
+async def test_row_whose_business_record_is_anothers_is_never_run(
+    store: StoreBench, client: Client, task_id: str
+) -> None:
+    """The orders database holds another record of that id: the submitter got a conflict, so nothing may happen."""
+    other = {**ORDER, "card_token": "tok_other"}
+    await store.orders.create(task_id, "order", other, digest_of("order", other))
+    assert isinstance(await store.submit(task_id), Conflict)
+    assert await dispatcher(store, client, timedelta(hours=1)).run_once() == []
+    assert store.kinds(task_id) == ["submitted", "claimed", "released"]
+    store.owner("UPDATE task SET not_before = clock_timestamp()")
+    assert await dispatcher(store, client, timedelta(0)).run_once() == []
+    assert store.contents(task_id)[0] == []
+    (record,) = store.orders_owner("SELECT record FROM business_record")
+    assert record["record"] == other
+
+
+async def test_refused_row_is_not_written_at_all(store: StoreBench, task_id: str) -> None:
+    full = Intake(store.database, Caps(1, 1, timedelta(days=1)))
+    await store.submitted("first")
+    assert isinstance(await full.admit(new_task(task_id)), Full)
+    assert store.contents(task_id) == [[], [], [], [], []]
+
+
+# --- the digest -----------------------------------------------------------------------------------------------
+
+
+def fields(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Paths of every field of a record."""
+    if isinstance(value, dict):
+        return [p for k, v in value.items() for p in fields(v, (*path, k))]
+    if isinstance(value, list):
+        return [p for n, v in enumerate(value) for p in fields(v, (*path, n))]
+    return [path]
+
+
+def changed(record: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    """The record with another value at that path."""
+    copy = deepcopy(record)
+    place: Any = copy
+    for part in path[:-1]:
+        place = place[part]
+    place[path[-1]] = value
+    return copy
+
+
+values = st.one_of(st.text(max_size=20), st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False))
+
+
+@pytest.mark.demand("A3")
+@settings(deadline=None)
+@given(st.sampled_from([ORDER, MACHINE]), st.data())
+def test_another_value_in_any_field_gives_another_digest(record: dict[str, Any], data: st.DataObject) -> None:
+    path = data.draw(st.sampled_from(fields(record)))
+    value = data.draw(values)
+    other = changed(record, path, value)
+    assume(json.dumps(other) != json.dumps(record))
+    assert digest_of("order", other) != digest_of("order", record)
+    assert digest_of("order", record) != digest_of("provisioning", record)
+
+
+@pytest.mark.demand("A3")
+@settings(deadline=None)
+@given(st.permutations(list(ORDER)))
+def test_order_of_keys_does_not_change_the_digest(keys: list[str]) -> None:
+    assert digest_of("order", {k: ORDER[k] for k in keys}) == digest_of("order", ORDER)
+
+
+# --- bad input ------------------------------------------------------------------------------------------------
+
+
+def line(**more: Any) -> dict[str, Any]:
+    """An order's line."""
+    return {"lines": [{**ORDER["lines"][0], **more}]}
+
+
+@pytest.mark.demand("A1")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (message(**line(unit_price_minor=-5)), ["record.lines.0.unit_price_minor", "-5"]),
+        (message(**line(quantity="many")), ["record.lines.0.quantity", '"many"']),
+        (message(**line(quantity=0)), ["record.lines.0.quantity", "0"]),
+        (message(lines=[]), ["record.lines", "[]"]),
+        (message(currency="euro"), ["record.currency", '"euro"']),
+        (message(customer=None), ["record.customer", "null"]),
+        (message(colour="red"), ["record.colour", '"red"']),
+        (message(pipeline="ordr"), ["pipeline", "'ordr'", "order, provisioning"]),
+        (message(pipeline="provisioning", disk_gib="x"), ["record.disk_gib", '"x"']),
+        (message(""), ["task_id", '""']),
+        (message("a b"), ["task_id", '"a b"']),
+        (message("a/b"), ["task_id", '"a/b"']),
+        (message("t-1\n"), ["task_id"]),
+        (message("ü"), ["task_id"]),
+        (message("x" * 129), ["task_id"]),
+        ('{"task_id": "t-1", "pipeline": "order"}', ["record: Field required"]),
+        ('{"task_id": "t-1", "pipeline": "order", "record": []}', ["record", "[]"]),
+        ('{"task_id": 7, "pipeline": "order", "record": {}}', ["task_id", "7"]),
+        ('{"task_id": "t-1", "pipeline": "order", "record": {}, "priority": 1}', ["priority", "1"]),
+        ('{"task_id": "t-1"', ["Invalid JSON"]),
+        ("", ["Invalid JSON"]),
+        ("[]", ["[]"]),
+        (message(card_token="a\x00b"), ["NUL"]),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else value[0],
+)
+async def test_wrong_message_is_refused_naming_field_and_value(store: StoreBench, text: str, said: list[str]) -> None:
+    with pytest.raises(InvalidSubmission) as error:
+        store.desk.parse(text)
+    for part in said:
+        assert part in str(error.value)
+    assert store.owner("SELECT * FROM task") == []
+
+
+def test_every_wrong_field_is_named_at_once(store: StoreBench) -> None:
+    with pytest.raises(InvalidSubmission) as error:
+        store.desk.parse(message(currency="euro", card_token="", **line(unit_price_minor=-1, quantity=-1)))
+    assert len(error.value.problems) == 4
+
+
+@pytest.mark.demand("A1")
+def test_message_over_256_kib_is_refused_and_one_just_within_is_taken(store: StoreBench) -> None:
+    spare = MOST_BYTES - len(message().encode())
+    most = message() + " " * spare
+    assert store.desk.parse(most).task_id == "t-1"
+    for too_much in (most + " ", (most + " ").encode(), message(card_token="ü" * MOST_BYTES)):
+        with pytest.raises(InvalidSubmission, match="at most 262144 are taken"):
+            store.desk.parse(too_much)
+
+
+def test_long_value_is_shown_shortened(store: StoreBench) -> None:
+    with pytest.raises(InvalidSubmission) as error:
+        store.desk.parse(message(currency="E" * 10_000))
+    assert len(str(error.value)) < 300

@@ -1,0 +1,272 @@
+"""Task definitions: one that exists may be run; one that may not be run says what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+import pipelines
+from activities.agents import payments, stock
+from domain.definition import Backoff, Definition, ExtendedWait, Registry, Results, Step, Undo
+from domain.faults import DefinitionError
+
+
+class Record(BaseModel):
+    """A business record."""
+
+
+def make(_: Record, __: Results) -> stock.Reserve:
+    """A request of the type that `stock.reserve` takes."""
+    return stock.Reserve(sku_lines=[])
+
+
+def unmake(_: Record) -> stock.CancelReservation:
+    """A request of the type that `stock.cancel` takes."""
+    return stock.CancelReservation()
+
+
+UNDO = Undo("stock.cancel", unmake)
+
+
+def step(name: str, **more: Any) -> Step:
+    """A step that nothing is wrong with, unless `more` says otherwise."""
+    terms: dict[str, Any] = {"within": timedelta(seconds=5), "undo": UNDO, **more}
+    return Step(name=name, action="stock.reserve", request=make, **terms)
+
+
+def definition(*steps: Step, **more: Any) -> Definition:
+    """A definition of these steps."""
+    return Definition(**{"name": "made_up", "version": 1, "record": Record, "steps": steps, **more})
+
+
+def refused(*steps: Step, **more: Any) -> str:
+    """What is said against a definition of these steps."""
+    with pytest.raises(DefinitionError) as error:
+        definition(*steps, **more)
+    return str(error.value)
+
+
+# --- what is refused ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.demand("F12")
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (step("b", after=("nowhere",)), "step b: after unknown step 'nowhere'"),
+        (step("b", calls=10, budget=9), "step b: its allowance of 10 calls exceeds its budget of 9"),
+        (
+            step("b", undo=Undo("stock.cancel", unmake, calls=31, budget=30)),
+            "step b: its undo allowance of 31 calls exceeds its budget of 30",
+        ),
+        (step("b", calls=0), "step b: its call allowance must be at least 1"),
+        (step("b", undo=Undo("stock.cancel", unmake, calls=0)), "step b: its call allowance must be at least 1"),
+        (step("b", within=timedelta(0)), "step b: complete-within must be positive, not 0:00:00"),
+        (
+            step("b", within=timedelta(seconds=5, milliseconds=1)),
+            "step b: an inline step may take 0:00:05 at most, not 0:00:05.001000",
+        ),
+        (step("b", answers_later=True), "step b: a step that answers later can't be inline"),
+        (step("b", pivot=True), "step b: a pivot or a step without effect has no undo"),
+        (step("b", no_effect=True), "step b: a pivot or a step without effect has no undo"),
+        (step("b", undo=None), "step b has an effect but no undo, and is not behind a pivot"),
+        (step("B"), "step name 'B' must match"),
+        (step("b:c"), "step name 'b:c' must match"),
+        (step("b\n"), "must match"),
+        (step("a"), "step name 'a' is used twice"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_step_that_must_not_be_run_is_refused_by_name_and_value(broken: Step, said: str) -> None:
+    assert said in refused(step("a"), broken)
+
+
+@pytest.mark.parametrize("name", ["", "Order", "1st", "an order", "a/b", "a" * 64])
+def test_name_of_a_definition_that_can_not_be_part_of_an_id_is_refused(name: str) -> None:
+    assert "its name must match" in refused(step("a"), name=name)
+
+
+def test_definition_without_steps_is_refused() -> None:
+    assert "it has no steps" in refused()
+
+
+@pytest.mark.demand("F12")
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (step("a", after=("a",)),),
+        (step("a", after=("c",)), step("b"), step("c")),
+        (step("start"), step("a", after=("b",)), step("b", after=("a",))),
+    ],
+    ids=["itself", "sequence that ends at its beginning", "behind a good start"],
+)
+def test_steps_that_wait_for_one_another_in_a_circle_are_refused(steps: tuple[Step, ...]) -> None:
+    assert "wait for one another in a circle" in refused(*steps)
+
+
+def test_every_problem_of_a_definition_is_said_at_once() -> None:
+    said = refused(step("a", calls=0), step("b", answers_later=True))
+    assert "definition made_up v1: " in said
+    assert "step a: " in said
+    assert "step b: " in said
+
+
+# --- what is allowed ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.demand("F12")
+def test_effect_without_undo_is_allowed_anywhere_behind_the_pivot() -> None:
+    definition(step("a"), step("pivot", undo=None, pivot=True), step("b", undo=None), step("c", undo=None))
+
+
+@pytest.mark.demand("F12")
+def test_effect_without_undo_beside_the_pivot_is_refused() -> None:
+    side = step("side", undo=None, after=("a",))
+    said = refused(step("a"), step("pivot", undo=None, pivot=True, after=("a",)), side)
+    assert "step side has an effect but no undo" in said
+
+
+def test_long_step_is_allowed_on_a_queue() -> None:
+    definition(step("a", queue="stock", within=timedelta(hours=1), answers_later=True))
+
+
+def test_five_seconds_are_allowed_inline() -> None:
+    definition(step("a", within=timedelta(seconds=5)))
+
+
+def test_name_twice_in_the_registry_is_refused_by_name_and_version() -> None:
+    one, other = definition(step("a")), definition(step("b"))
+    for twin in (one, other):
+        with pytest.raises(DefinitionError, match=r"registered twice.*made_up.*1"):
+            Registry([one, twin])
+
+
+def test_newest_version_serves_new_submissions_and_the_pinned_one_its_own() -> None:
+    one = definition(step("a"))
+    ten = replace(one, version=10)
+    registry = Registry([ten, one])
+    assert registry.newest("made_up") is ten
+    assert registry.find("made_up", 1) is one
+    assert registry.find("made_up", 2) is None
+    assert registry.newest("unknown") is None
+
+
+# --- what follows what ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.demand("B4")
+def test_in_a_sequence_each_step_is_followed_by_the_next() -> None:
+    found = definition(step("a"), step("b"), step("c"))
+    assert [found.follower(s) for s in found.steps] == [found.step("b"), found.step("c"), None]
+    assert [found.after(s) for s in found.steps] == [(), ("a",), ("b",)]
+
+
+@pytest.mark.demand("B5")
+def test_at_a_fork_no_step_begins_with_the_completion_of_the_one_before() -> None:
+    found = definition(step("a"), step("b", after=("a",)), step("c", after=("a",)))
+    assert found.follower(found.step("a")) is None
+
+
+@pytest.mark.demand("B5")
+def test_a_join_begins_in_a_write_of_its_own() -> None:
+    found = definition(step("a", after=()), step("b", after=()), step("join", after=("a", "b")), step("end"))
+    assert found.follower(found.step("a")) is None
+    assert found.follower(found.step("b")) is None
+    assert found.follower(found.step("join")) is found.step("end")
+
+
+def test_step_says_what_follows_its_refusal_and_the_definition_where_it_does_not() -> None:
+    found = definition(step("a"), step("b", on_refused="error"), on_refused="undo")
+    assert [found.refused(s) for s in found.steps] == ["undo", "error"]
+
+
+# --- what the Supervisor reads --------------------------------------------------------------------------------
+
+
+@pytest.mark.demand("D3", "D7")
+def test_policies_are_json_and_name_every_step_with_its_budgets() -> None:
+    found = definition(
+        step("a"),
+        step("pivot", undo=None, pivot=True, queue="q", within=timedelta(minutes=1)),
+        backoff=Backoff(timedelta(seconds=2), 3.0, timedelta(minutes=1)),
+        extended_wait=ExtendedWait(timedelta(hours=1), 2),
+        on_spent="error",
+    )
+    policies = found.policies()
+    assert json.loads(json.dumps(policies)) == policies
+    assert policies["backoff_s"] == [2.0, 3.0, 60.0]
+    assert (policies["extended_wait_s"], policies["extended_waits"]) == (3600.0, 2)
+    assert policies["on_spent"] == "error"
+    assert policies["steps"]["a"]["undo_budget"] == 30
+    assert policies["steps"]["pivot"] == {
+        "position": 1,
+        "action": "stock.reserve",
+        "after": ["a"],
+        "within_s": 60.0,
+        "calls": 3,
+        "budget": 9,
+        "undo": None,
+        "undo_budget": 0,
+        "pivot": True,
+        "queue": "q",
+        "on_refused": "error",
+    }
+
+
+# --- the registry, against the Agents -------------------------------------------------------------------------
+
+
+@pytest.mark.demand("F12")
+def test_action_that_no_agent_has_is_refused_naming_those_there_are() -> None:
+    (problem,) = pipelines._problems(definition(replace(step("a"), action="stock.steal")))
+    assert "definition made_up v1, step a: no Agent has an action 'stock.steal'" in problem
+    assert "payments.charge" in problem
+
+
+@pytest.mark.demand("F12")
+def test_undo_action_that_no_agent_has_is_refused() -> None:
+    (problem,) = pipelines._problems(definition(step("a", undo=Undo("stock.forget", unmake))))
+    assert "no Agent has an action 'stock.forget'" in problem
+
+
+@pytest.mark.demand("F12")
+def test_request_of_another_type_than_the_action_takes_is_refused() -> None:
+    def charge(_: Record, __: Results) -> payments.Charge:
+        return payments.Charge(amount_minor=1, currency="EUR", card_token="x")
+
+    (problem,) = pipelines._problems(definition(replace(step("a"), request=charge)))
+    assert "step a: stock.reserve takes Reserve" in problem
+
+
+def test_request_that_does_not_say_its_type_is_refused() -> None:
+    (problem,) = pipelines._problems(
+        definition(step("a", undo=Undo("stock.cancel", lambda _: stock.CancelReservation())))
+    )
+    assert "step a: stock.cancel takes CancelReservation" in problem
+
+
+def test_definition_that_fits_the_agents_has_no_problems() -> None:
+    assert pipelines._problems(definition(step("a"))) == []
+
+
+def test_the_shipped_definitions_load() -> None:
+    registry = pipelines.registry()
+    assert {"order", "provisioning"} <= set(registry.names())
+    for found in registry:
+        assert pipelines._problems(found) == []
+        assert json.loads(json.dumps(found.policies())) == found.policies()
+
+
+@pytest.mark.demand("F12")
+def test_provisioning_has_its_pivot_last_and_an_order_has_none() -> None:
+    registry = pipelines.registry()
+    order, provisioning = registry.newest("order"), registry.newest("provisioning")
+    assert order is not None
+    assert provisioning is not None
+    assert [s.name for s in order.steps if s.pivot] == []
+    assert [s.name for s in provisioning.steps if s.pivot] == [provisioning.steps[-1].name] == ["name"]

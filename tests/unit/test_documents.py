@@ -1,0 +1,110 @@
+"""The documents are held to the code: named tests exist, lists are complete, links lead somewhere, examples load."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from runtime.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+GROUPS = {"A": 9, "B": 11, "C": 15, "D": 13, "E": 4, "F": 13, "G": 12, "H": 12}
+"""How many demands of the pattern each group has."""
+
+FAILURES = 72
+DEMAND_ROW = re.compile(r"^\| ([A-H]\d+) \| [^|]+ \| (met|partly|not yet) \| (.+) \|$", re.MULTILINE)
+FAILURE_ROW = re.compile(r"^\| (\d+) \| [^|]+ \| [^|]+ \| (.+) \|$", re.MULTILINE)
+NAMED_TEST = re.compile(r"`(test_\w+)`")
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+EXAMPLE = re.compile(r"^`((?:activities/agents|pipelines)/\w+\.py)`:\n\n```python\n(.*?)```$", re.MULTILINE | re.DOTALL)
+
+
+def text(name: str) -> str:
+    """A document of `docs/`."""
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+@cache
+def marks_by_test() -> dict[str, set[str]]:
+    """Every test function by name, with the demands that it is marked with."""
+    found: dict[str, set[str]] = {}
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+                found.setdefault(node.name, set()).update(*(marked(d) for d in node.decorator_list))
+    return found
+
+
+def marked(decorator: ast.expr) -> set[str]:
+    """The ids of a `@pytest.mark.demand`; none for any other decorator."""
+    if not isinstance(decorator, ast.Call) or ast.unparse(decorator.func) != "pytest.mark.demand":
+        return set()
+    return {str(ast.literal_eval(argument)) for argument in decorator.args}
+
+
+@pytest.mark.parametrize("name", ["failure-modes.md", "demands.md"])
+def test_every_test_that_a_document_names_exists(name: str) -> None:
+    assert sorted(set(NAMED_TEST.findall(text(name))) - set(marks_by_test())) == []
+
+
+def test_every_demand_is_listed_once_with_its_status() -> None:
+    wanted = [f"{group}{n}" for group, count in GROUPS.items() for n in range(1, count + 1)]
+    assert [row[0] for row in DEMAND_ROW.findall(text("demands.md"))] == wanted
+
+
+def test_every_demand_that_a_test_is_marked_with_is_listed() -> None:
+    listed = {row[0] for row in DEMAND_ROW.findall(text("demands.md"))}
+    assert {demand for marks in marks_by_test().values() for demand in marks} - listed == set()
+
+
+def test_demand_that_is_met_names_a_test_and_one_that_is_not_names_none() -> None:
+    rows = DEMAND_ROW.findall(text("demands.md"))
+    assert [name for name, status, cell in rows if status == "met" and not NAMED_TEST.search(cell)] == []
+    assert [name for name, status, cell in rows if status == "not yet" and NAMED_TEST.search(cell)] == []
+
+
+def test_demands_are_counted_right() -> None:
+    statuses = [row[1] for row in DEMAND_ROW.findall(text("demands.md"))]
+    counts = [statuses.count(status) for status in ("met", "partly", "not yet")]
+    assert "Of {}: {} met, {} partly, {} not yet.".format(len(statuses), *counts) in text("demands.md")
+
+
+def test_every_failure_is_listed_once_and_names_a_test_or_says_that_there_is_none() -> None:
+    rows = FAILURE_ROW.findall(text("failure-modes.md"))
+    assert [int(number) for number, _ in rows] == list(range(1, FAILURES + 1))
+    assert [n for n, cell in rows if not NAMED_TEST.search(cell) and "not yet shown" not in cell] == []
+
+
+def test_every_setting_is_in_the_runbook() -> None:
+    named = set(re.findall(r"^\| `(SAS_\w+)", text("operations.md"), re.MULTILINE))
+    wanted = {f"SAS_{name.upper()}" for name in Settings.model_fields} - {"SAS_SERVICES"}
+    assert named == wanted | {"SAS_SERVICES__", "SAS_PIPELINES"}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_files(document: Path) -> None:
+    targets = LINK.findall(document.read_text(encoding="utf-8"))
+    assert [target for target in targets if not (document.parent / target).exists()] == []
+
+
+def test_task_type_in_the_readme_loads(tmp_path: Path) -> None:
+    examples = EXAMPLE.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert [name for name, _ in examples] == ["activities/agents/loyalty.py", "pipelines/welcome.py"]
+    for name, code in examples:
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(code, encoding="utf-8")
+    program = (
+        "import activities.agents, pipelines\n"
+        f"activities.agents.__path__.append({str(tmp_path / 'activities/agents')!r})\n"
+        f"pipelines.__path__.append({str(tmp_path / 'pipelines')!r})\n"
+        "print(pipelines.registry().names())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "['order', 'provisioning', 'welcome']", done.stderr
