@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from alembic.util.exc import CommandError
 from psycopg.errors import InsufficientPrivilege
 from sqlalchemy.exc import DBAPIError
 
@@ -22,10 +21,9 @@ from runtime.parts import Stores, address, open_stores, sweep_terms
 from runtime.settings import Settings
 from runtime.temporal import connect
 from store.database import Database
-from store.migrate import Database as DatabaseName
-from store.migrate import check_schema
-from store.migrate import migrate as migrate_database
 from store.reads import open_reads
+from store.schema import Database as DatabaseName
+from store.schema import check_schema
 from store.supervision import Supervision
 from supervisor.activities import SupervisorActivities, SweepReport, sweep_once
 
@@ -82,11 +80,11 @@ def migrate(output: Output = Format.TEXT) -> Code:
 
 
 def _migrate(found: Settings, database: DatabaseName, setting: str) -> None:
+    from store.migrate import migrate  # noqa: PLC0415 (Alembic takes half a second, and no other command needs it)
+
     dsn = address(found, setting)
     try:
-        migrate_database(dsn, database)
-    except CommandError as error:
-        raise Unreachable(f"{database} database is of another release than this one: {error}") from error
+        migrate(dsn, database)
     except DBAPIError as error:
         reason = str(error.orig).strip().splitlines()[0]
         if isinstance(error.orig, InsufficientPrivilege):

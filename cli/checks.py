@@ -23,9 +23,9 @@ from runtime.duties import ALIVE
 from runtime.settings import Settings
 from runtime.temporal import connect
 from store.database import Database
-from store.migrate import MIGRATE_COMMAND, check_schema
-from store.migrate import Database as DatabaseName
 from store.reads import open_reads
+from store.schema import MIGRATE_COMMAND, check_schema
+from store.schema import Database as DatabaseName
 from store.supervision import Supervision
 from supervisor.schedule import SCHEDULE_ID
 

@@ -16,8 +16,8 @@ from domain.faults import UsageError
 from domain.text import clean
 from runtime.parts import address
 from runtime.settings import Settings
-from store.migrate import check_schema
 from store.reads import Reads, open_reads
+from store.schema import check_schema
 
 ENVIRONMENT_FILE = "env.json"
 """In the state folder: a JSON object of environment variables, written by `up`."""

@@ -17,8 +17,8 @@ from pipelines import registry
 from runtime.settings import Settings
 from store.database import Database
 from store.intake import Caps, Intake
-from store.migrate import check_schema
 from store.orders import Orders
+from store.schema import check_schema
 from store.state_store import StateStore
 from store.submission import SubmissionDesk
 from supervisor.activities import SweepTerms

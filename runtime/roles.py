@@ -33,7 +33,7 @@ from runtime.settings import Settings
 from runtime.temporal import TASK_QUEUE, connect
 from store.database import Database
 from store.inbox import InboxStore
-from store.migrate import check_schema
+from store.schema import check_schema
 from store.state_store import StateStore
 from store.supervision import Supervision
 from supervisor.activities import SupervisorActivities

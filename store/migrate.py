@@ -1,4 +1,4 @@
-"""Schema of both databases: `migrate` brings one up to date, `check_schema` refuses a process that needs another.
+"""Migrations of both databases: `migrate` brings one up to date.
 
 Migrations go forward only and run under an advisory lock, so several may start at once.
 """
@@ -6,52 +6,28 @@ Migrations go forward only and run under an advisory lock, so several may start 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 from alembic import command, context
 from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
+from alembic.util.exc import CommandError
 from sqlalchemy import Connection, MetaData, create_engine, pool, text
 
 from domain.faults import Unreachable
+from store.schema import Database, sqlalchemy_url
 
-Database = Literal["state", "orders"]
 _LOCK = 7_233_001
-MIGRATE_COMMAND = "python starter.py migrate"
-
-
-def sqlalchemy_url(dsn: str) -> str:
-    """A `postgresql://` address in the form that selects the psycopg driver."""
-    return dsn.replace("postgresql://", "postgresql+psycopg://", 1)
 
 
 def migrate(dsn: str, database: Database) -> None:
-    """Bring the schema of one database to the newest version. `dsn`: as its owner."""
-    command.upgrade(_config(dsn, database), "head")
-
-
-def check_schema(dsn: str, database: Database) -> None:
-    """Refuse to go on with a schema of another version.
+    """Bring the schema of one database to the newest version. `dsn`: as its owner.
 
     Raises:
-        Unreachable: The database can't be reached, or its schema is not the one this release needs.
+        Unreachable: Its schema is newer than this release.
     """
-    wanted = ScriptDirectory.from_config(_config(dsn, database)).get_current_head()
-    engine = create_engine(sqlalchemy_url(dsn), poolclass=pool.NullPool)
     try:
-        with engine.connect() as connection:
-            found = MigrationContext.configure(connection).get_current_revision()
-    except Exception as error:
-        reason = str(error).strip().splitlines()[0]
-        raise Unreachable(f"{database} database can't be reached: {reason}") from error
-    finally:
-        engine.dispose()
-    if found != wanted:
-        raise Unreachable(
-            f"{database} database has schema version {found or 'none'}, this release needs {wanted}: "
-            f"run `{MIGRATE_COMMAND}`"
-        )
+        command.upgrade(_config(dsn, database), "head")
+    except CommandError as error:
+        raise Unreachable(f"{database} database can't be migrated by this release: {error}") from error
 
 
 def run_migrations(metadata: MetaData) -> None:

@@ -18,7 +18,7 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 
 from domain.faults import NotFound, Unreachable
 from domain.states import SETTLED, TaskState
-from store.migrate import sqlalchemy_url
+from store.schema import sqlalchemy_url
 from store.tables import Alert, Compensation, DefinitionRow, Event, Step, Sweep, Task
 
 _POLL_S = 0.1

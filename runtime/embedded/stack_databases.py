@@ -13,7 +13,6 @@ from psycopg import sql
 
 from runtime.embedded.postgres import EmbeddedPostgres
 from runtime.embedded.records import write_atomically
-from store.migrate import migrate
 
 STATE, ORDERS = "scheduler", "orders"
 APP, SUPERVISOR = "sas_app", "sas_supervisor"
@@ -46,6 +45,8 @@ def prepare_databases(server: EmbeddedPostgres, credentials: Credentials) -> str
 
     Repeating it is safe, and gives the roles the passwords that are on file.
     """
+    from store.migrate import migrate  # noqa: PLC0415 (Alembic takes half a second, and only this needs it)
+
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
         for name in (STATE, ORDERS):
             if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchone():

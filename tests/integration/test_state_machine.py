@@ -19,7 +19,7 @@ from sqlalchemy import MetaData, create_engine
 
 from domain.states import STEP_TRANSITIONS, TASK_TRANSITIONS, StepState, TaskState, may_move, may_step
 from runtime.embedded.postgres import EmbeddedPostgres
-from store.migrate import sqlalchemy_url
+from store.schema import sqlalchemy_url
 from store.tables import ORDERS, STATE_STORE
 from tests.conftest import Databases
 
