@@ -47,8 +47,8 @@ async def _hand_on(request: UndoRequest) -> None:
         workflow.logger.info("%s asks already", workflow_id)
 
 
-def read_request(task_id: str, args: Sequence[RawValue]) -> UndoRequest:
-    """The request that a `compensate` signal stands for: a text is the reason; an object may name both.
+def read_request(args: Sequence[RawValue]) -> UndoRequest:
+    """The request that a `compensate` signal stands for, of no task yet: a text is the reason; an object may name both.
 
     Nothing that is sent can fail the run: what can't be read is quoted as the reason.
     """
@@ -56,7 +56,7 @@ def read_request(task_id: str, args: Sequence[RawValue]) -> UndoRequest:
     fields = value if isinstance(value, dict) else {"reason": value}
     reason, requester = fields.get("reason"), fields.get("requester")
     return UndoRequest(
-        task_id=task_id,
+        task_id="",
         requester=(_short(requester) if isinstance(requester, str) else "") or "signal",
         reason=_reason(reason, value),
     )

@@ -65,4 +65,4 @@ class CompensationRequest:
     def on_signal(self, name: str, args: Sequence[RawValue]) -> None:
         """Take the request; whatever it carries, it can't fail the run."""
         if name == "compensate":
-            self._asked.append(read_request("", args))
+            self._asked.append(read_request(args))

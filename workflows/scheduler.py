@@ -95,7 +95,7 @@ class Scheduler:
     def on_signal(self, name: str, args: Sequence[RawValue]) -> None:
         """Take a request for undo; whatever it carries, it can't fail the run."""
         if name == "compensate":
-            self._asked.append(read_request(self._task_id or workflow.info().workflow_id.split("/")[1], args))
+            self._asked.append(read_request(args))
         else:
             workflow.logger.warning("signal %s is not known: only `compensate` is", name)
 
@@ -115,14 +115,18 @@ class Scheduler:
         while not any(t.done() for t in waiting):
             await workflow.wait_condition(lambda: bool(self._asked) or any(t.done() for t in waiting))
             while self._asked:
-                request = self._asked.pop(0)
+                request = self._next_request()
                 if await ask_for_undo(request):
                     raise Ended(Report(end=End.UNDO_REQUESTED, cause=f"undo was asked for: {request.reason}"))
 
     async def _ask_late(self) -> None:
         """Pass on what was asked while the attempt was ending: in every state it has an answer."""
         while self._asked:
-            await ask_for_undo(self._asked.pop(0))
+            await ask_for_undo(self._next_request())
+
+    def _next_request(self) -> UndoRequest:
+        """The next request, for this task: a signal can come before the input has been read."""
+        return self._asked.pop(0).model_copy(update={"task_id": self._task_id})
 
     def _end(self, report: Report) -> Json:
         end = report.end or End.SUPERSEDED
