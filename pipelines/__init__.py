@@ -55,4 +55,9 @@ def _problems(definition: Definition) -> list[str]:
                 found.append(f"{where}: no Agent has an action {name!r} (there are: {known})")
             elif get_type_hints(request).get("return") is not actions[name].request:
                 found.append(f"{where}: {name} takes {actions[name].request.__name__}, not what its request returns")
+        services = {actions[a].service for a in step.actions if a in actions}
+        if step.queue and len(services) > 1:
+            found.append(
+                f"{where}: what is done and undone on one queue must be of one service, not {sorted(services)}"
+            )
     return found

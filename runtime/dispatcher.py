@@ -94,8 +94,9 @@ class Dispatcher:
                     started, failed = [], -1
                 if failed != self._failed_starts:
                     await self._back_off()
-                elif not started:
-                    self._failed_starts = 0
+                    continue
+                self._failed_starts = 0
+                if not started:
                     await self._pause()
         finally:
             listener.cancel()

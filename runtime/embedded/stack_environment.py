@@ -15,6 +15,7 @@ SERVICES = ("stock", "payments", "shipping", "mail", "cloud")
 NAMESPACE = "default"
 
 _FOR_OWNERS = ("SAS_ADMIN_DATABASE_URL", "SAS_ADMIN_ORDERS_URL")
+_SERVICE = "SAS_SERVICES__"
 _FOR_THE_SUPERVISOR = "SAS_SUPERVISOR_DATABASE_URL"
 _DEFAULTS = {"SAS_SHUTDOWN_GRACE": "PT5S"}
 
@@ -41,6 +42,11 @@ class Addresses:
         """Base URL under which services answer later."""
         return f"http://127.0.0.1:{self.callback_port}"
 
+    def services(self) -> dict[str, str]:
+        """Base URLs of the simulated services, and of any other that our own environment names: a new task type's."""
+        ours = {n.removeprefix(_SERVICE).lower(): u for n, u in os.environ.items() if n.startswith(_SERVICE)}
+        return ours | {s: f"{self.simulators_url}/{s}" for s in SERVICES}
+
     def environment(self) -> dict[str, str]:
         """The SAS_* and TEMPORAL_* variables that commands need."""
         return {
@@ -50,7 +56,7 @@ class Addresses:
             _FOR_THE_SUPERVISOR: self.supervisor_url,
             "SAS_ADMIN_DATABASE_URL": self.admin_state_url,
             "SAS_ADMIN_ORDERS_URL": self.admin_orders_url,
-            **{f"SAS_SERVICES__{s.upper()}": f"{self.simulators_url}/{s}" for s in SERVICES},
+            **{f"{_SERVICE}{s.upper()}": url for s, url in self.services().items()},
             "SAS_CALLBACK_HOST": "127.0.0.1",
             "SAS_CALLBACK_PORT": str(self.callback_port),
             "SAS_CALLBACK_URL": self.callback_url,
@@ -69,7 +75,7 @@ class Addresses:
             supervisor_database_url=SecretStr(self.supervisor_url),
             admin_database_url=SecretStr(self.admin_state_url),
             admin_orders_url=SecretStr(self.admin_orders_url),
-            services={s: f"{self.simulators_url}/{s}" for s in SERVICES},
+            services=self.services(),
             callback_port=self.callback_port,
             callback_url=self.callback_url,
             callback_secret=SecretStr(self.callback_secret),
@@ -82,7 +88,7 @@ def worker_environment(addresses: Addresses, extra: Mapping[str, str], *, superv
 
     A worker gets no owner's address, and only one that supervises gets the Supervisor's.
     """
-    ours = {n: v for n, v in os.environ.items() if n.startswith("SAS_") and not n.startswith("SAS_SERVICES")}
+    ours = {n: v for n, v in os.environ.items() if n.startswith("SAS_")}
     withheld = _FOR_OWNERS if supervises else (*_FOR_OWNERS, _FOR_THE_SUPERVISOR)
     merged = {**_DEFAULTS, **ours, **addresses.environment(), **extra}
     return {**plain_environment(), **{n: v for n, v in merged.items() if n not in withheld}}

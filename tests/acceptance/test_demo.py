@@ -28,6 +28,7 @@ STEPS = {"stock": "stock", "charge": "payments", "ship": "shipping", "confirm": 
 EXAMPLES = [json.loads(line) for line in (ROOT / "examples" / "orders.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.demand("B5")
 @pytest.mark.timeout(180)
 async def test_demo_breaks_everything_and_ends_well_by_itself(tmp_path: Path) -> None:
     folder = tmp_path / "demo"

@@ -275,6 +275,7 @@ def test_probe_of_a_key_never_seen_is_unknown(sim: Simulators) -> None:
 # --- faults ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.demand("H11")
 def test_lost_reply_leaves_one_effect_and_a_transport_error(sim: Simulators) -> None:
     sim.fault("payments", "lost_reply", times=1)
     with pytest.raises(httpx.TransportError):
@@ -303,6 +304,7 @@ def test_error_after_the_effect_keeps_the_effect(sim: Simulators) -> None:
     assert len(sim.ledger("payments", "t1")["effects"]) == 1
 
 
+@pytest.mark.demand("H11")
 def test_outage_cuts_connections_until_it_is_over(sim: Simulators) -> None:
     sim.fault("shipping", "outage", for_s=0.8)
     with pytest.raises(httpx.TransportError):
@@ -315,6 +317,7 @@ def test_outage_cuts_connections_until_it_is_over(sim: Simulators) -> None:
     assert sim.post("/shipping/shipments", "t1:ship:0", SHIPMENT).status_code == 201
 
 
+@pytest.mark.demand("H11")
 def test_latency_delays_and_slow_start_wears_off(sim: Simulators) -> None:
     sim.fault("stock", "latency", times=1, latency_ms=120)
     sim.fault("stock", "slow_start", latency_ms=150, for_s=0.7)
@@ -343,6 +346,7 @@ def test_effect_happens_even_if_the_caller_gave_up(sim: Simulators) -> None:
     until(lambda: len(sim.ledger("payments", "t1")["effects"]) == 1)
 
 
+@pytest.mark.demand("H11")
 def test_duplicate_delivery_has_one_effect(sim: Simulators) -> None:
     sim.fault("payments", "duplicate", times=1)
     assert sim.post("/payments/charges", "t1:pay:0", CHARGE).status_code == 201
@@ -438,6 +442,7 @@ def test_kill_and_restart_keep_ledger_and_machines(tmp_path: Path, callbacks: tu
         assert after.close() == 0
 
 
+@pytest.mark.demand("H11")
 def test_crash_fault_kills_after_the_commit(tmp_path: Path) -> None:
     before = Simulators(tmp_path)
     before.fault("payments", "crash")

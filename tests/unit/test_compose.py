@@ -129,6 +129,7 @@ def test_example_env_gives_each_variable_and_no_other() -> None:
     assert set(dotenv(EXAMPLE_ENV.replace("\n#", "\n"))) == required | set(optional)
 
 
+@pytest.mark.demand("C6")
 def test_payments_agents_have_no_way_to_a_database() -> None:
     names = set(environment("agents-payments"))
     assert not {name for name in names if "DATABASE" in name or "ORDERS" in name}

@@ -250,6 +250,17 @@ def test_request_that_does_not_say_its_type_is_refused() -> None:
     assert "step a: stock.cancel takes CancelReservation" in problem
 
 
+@pytest.mark.demand("C7", "F12")
+def test_queued_step_that_is_undone_by_another_service_is_refused() -> None:
+    def nothing(_: Record) -> payments.Refund:
+        return payments.Refund(amount_minor=0, currency="EUR")
+
+    elsewhere = replace(step("a", undo=Undo("payments.refund", nothing)), queue="stock")
+    (problem,) = pipelines._problems(definition(elsewhere))
+    assert "must be of one service, not ['payments', 'stock']" in problem
+    assert pipelines._problems(definition(replace(elsewhere, queue=None))) == []
+
+
 def test_definition_that_fits_the_agents_has_no_problems() -> None:
     assert pipelines._problems(definition(step("a"))) == []
 

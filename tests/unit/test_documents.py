@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from runtime.settings import Settings
+from starter import app
+from tests.demands import marks_by_test, with_tests
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -23,6 +23,9 @@ DEMAND_ROW = re.compile(r"^\| ([A-H]\d+) \| [^|]+ \| (met|partly|not yet) \| (.+
 FAILURE_ROW = re.compile(r"^\| (\d+) \| [^|]+ \| [^|]+ \| (.+) \|$", re.MULTILINE)
 NAMED_TEST = re.compile(r"`(test_\w+)`")
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+COMMAND = re.compile(r"\bstarter\.py ([a-z]\w*)")
+TARGET = re.compile(r"(?:`|^)make ([a-z]+)", re.MULTILINE)
+FILE = re.compile(r"`((?:\w+/)+[\w.-]+\.(?:py|sql|sh|yml|jsonl|env))`")
 EXAMPLE = re.compile(r"^`((?:activities/agents|pipelines)/\w+\.py)`:\n\n```python\n(.*?)```$", re.MULTILINE | re.DOTALL)
 
 
@@ -31,27 +34,20 @@ def text(name: str) -> str:
     return (ROOT / "docs" / name).read_text(encoding="utf-8")
 
 
-@cache
-def marks_by_test() -> dict[str, set[str]]:
-    """Every test function by name, with the demands that it is marked with."""
-    found: dict[str, set[str]] = {}
-    for path in (ROOT / "tests").rglob("test_*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-                found.setdefault(node.name, set()).update(*(marked(d) for d in node.decorator_list))
-    return found
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_test_that_a_document_names_exists(document: Path) -> None:
+    assert sorted(set(NAMED_TEST.findall(document.read_text(encoding="utf-8"))) - set(marks_by_test())) == []
 
 
-def marked(decorator: ast.expr) -> set[str]:
-    """The ids of a `@pytest.mark.demand`; none for any other decorator."""
-    if not isinstance(decorator, ast.Call) or ast.unparse(decorator.func) != "pytest.mark.demand":
-        return set()
-    return {str(ast.literal_eval(argument)) for argument in decorator.args}
-
-
-@pytest.mark.parametrize("name", ["failure-modes.md", "demands.md"])
-def test_every_test_that_a_document_names_exists(name: str) -> None:
-    assert sorted(set(NAMED_TEST.findall(text(name))) - set(marks_by_test())) == []
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_command_and_file_that_a_document_names_exists(document: Path) -> None:
+    said = document.read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    commands = {c.name or getattr(c.callback, "__name__", "") for c in app.registered_commands}
+    assert set(COMMAND.findall(said)) <= commands
+    assert set(TARGET.findall(said)) <= targets
+    files = set(FILE.findall(said)) - {name for name, _ in EXAMPLE.findall(said)}
+    assert sorted(name for name in files if not (ROOT / name).is_file()) == []
 
 
 def test_every_demand_is_listed_once_with_its_status() -> None:
@@ -64,16 +60,20 @@ def test_every_demand_that_a_test_is_marked_with_is_listed() -> None:
     assert {demand for marks in marks_by_test().values() for demand in marks} - listed == set()
 
 
+def test_every_test_is_named_at_each_demand_that_it_is_marked_with() -> None:
+    document = text("demands.md")
+    assert with_tests(document) == document, "run `python -m tests.demands`"
+
+
+def test_decisions_are_numbered_without_a_gap_and_titled_by_their_number() -> None:
+    titles = {p.name[:4]: p.read_text(encoding="utf-8").split(":")[0] for p in (ROOT / "docs/decisions").glob("*.md")}
+    assert titles == {f"{n:04}": f"# {n:04}" for n in range(1, len(titles) + 1)}
+
+
 def test_demand_that_is_met_names_a_test_and_one_that_is_not_names_none() -> None:
     rows = DEMAND_ROW.findall(text("demands.md"))
     assert [name for name, status, cell in rows if status == "met" and not NAMED_TEST.search(cell)] == []
     assert [name for name, status, cell in rows if status == "not yet" and NAMED_TEST.search(cell)] == []
-
-
-def test_demands_are_counted_right() -> None:
-    statuses = [row[1] for row in DEMAND_ROW.findall(text("demands.md"))]
-    counts = [statuses.count(status) for status in ("met", "partly", "not yet")]
-    assert "Of {}: {} met, {} partly, {} not yet.".format(len(statuses), *counts) in text("demands.md")
 
 
 def test_every_failure_is_listed_once_and_names_a_test_or_says_that_there_is_none() -> None:
