@@ -19,7 +19,7 @@ import structlog
 from temporalio.client import Client
 from temporalio.common import SearchAttributePair, TypedSearchAttributes, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from domain.definition import Definition, Registry
 from domain.faults import Unreachable
@@ -36,6 +36,14 @@ log = structlog.get_logger(__name__)
 
 _RETRY = timedelta(seconds=1)
 _LONGEST_PAUSE_S = 30.0
+_FOR_GOOD = (
+    RPCStatusCode.INVALID_ARGUMENT,
+    RPCStatusCode.NOT_FOUND,
+    RPCStatusCode.PERMISSION_DENIED,
+    RPCStatusCode.UNAUTHENTICATED,
+    RPCStatusCode.UNIMPLEMENTED,
+)
+"""Refusals that waiting does not mend: no such namespace or search attribute, no permission. `doctor` names them."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +161,10 @@ class Dispatcher:
         except WorkflowAlreadyStartedError:
             return Started(run.task_id, claim.locked_by, None)
         except RPCError as error:
-            await self._give_back(claim, f"Temporal did not start the run: {error.message}")
+            cause = f"Temporal did not start the run: {error.message}"
+            await self._give_back(claim, cause)
+            if error.status in _FOR_GOOD:
+                await self._intake.alert_once("start_refused", run.task_id, cause)
             return None
         return Started(run.task_id, claim.locked_by, handle.result_run_id)
 

@@ -105,6 +105,10 @@ class Intake:
             {"task_id": task_id, "submitter": submitter, "reason": reason, "message": json.dumps(message)},
         )
 
+    async def alert_once(self, kind: str, task_id: str, message: str) -> None:
+        """Raise an alert, unless one of its kind was raised within the hour."""
+        await self._database.rows(query("alert_once"), {"kind": kind, "task_id": task_id, "message": message})
+
     async def publish(self, definition: Definition) -> bool:
         """Put a definition's policies where the Supervisor finds them. False: that version says something else."""
         rows = await self._database.rows(

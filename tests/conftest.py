@@ -299,6 +299,14 @@ class Bench:
         await eventually(there)
         return simulators.ledger(service, task_id)
 
+    def postpone(self, task_id: str) -> None:
+        """Let a Pending task wait for an hour before it may be claimed."""
+        with psycopg.connect(self.settings.admin_database_url.get_secret_value()) as connection:
+            connection.execute("SET session_replication_role = replica")
+            connection.execute(
+                "UPDATE task SET not_before = clock_timestamp() + interval '1 hour' WHERE task_id = %s", (task_id,)
+            )
+
     async def expire(self, task_id: str) -> None:
         """Let a held task's deadlines, and its running steps', be over now, without waiting for them."""
         with psycopg.connect(self.settings.admin_database_url.get_secret_value()) as connection:

@@ -7,8 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 from pydantic import SecretStr
 
@@ -49,11 +50,21 @@ class WorkerProcess:
     """A worker in a process of its own. A paused one with the role `agents` keeps its polls open at the server and
     swallows what it is given, so a zombie that is to leave the others alone has the role `scheduler` only.
 
-    `kill_at`: the point at which it kills itself with SIGKILL, see `tests/killable_worker.py`.
+    `more`: further variables. `kill_at`: where it kills itself with SIGKILL, see `tests/killable_worker.py`.
     """
 
-    def __init__(self, settings: Settings, *, kill_at: str = "", roles: str = "scheduler,agents") -> None:
-        env = {**os.environ, **environment(settings), "PYTHONPATH": str(ROOT), "KILL_AT": kill_at, "ROLES": roles}
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        kill_at: str = "",
+        roles: str = "scheduler,agents",
+        more: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        env = {**os.environ, **environment(settings), **more, "PYTHONPATH": str(ROOT)} | {
+            "KILL_AT": kill_at,
+            "ROLES": roles,
+        }
         self._log = settings.state_dir / f"worker-{id(self)}.log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(

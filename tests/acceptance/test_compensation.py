@@ -104,8 +104,9 @@ async def test_pending_order_is_undone_without_a_call(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
 ) -> None:
     await bench.submit(order, task_id)
-    await bench.stores.store.request_undo(UndoRequest(task_id=task_id, requester="test", reason="changed my mind"))
+    bench.postpone(task_id)
     async with bench.worker():
+        await signal_with_start(bench, task_id, '"changed my mind"')
         assert await bench.reached(task_id, TaskState.COMPENSATED) is TaskState.COMPENSATED
     assert simulators.calls("stock", task_id) == 0
 
@@ -172,9 +173,7 @@ async def test_refund_refused_for_ever_ends_in_compensation_failed_until_it_heal
         states = {e.step: e.state for e in page.undo_log}
         assert states == {"ship": UndoState.UNDONE, "charge": UndoState.FAILED, "stock": UndoState.LOGGED}
         simulators.heal()
-        request = UndoRequest(task_id=task_id, requester="test", reason="payments healed")
-        verdict = await bench.stores.store.request_undo(request)
-        assert verdict.verdict == "accepted"
+        await signal_with_start(bench, task_id, '"payments healed"')
         assert await bench.reached(task_id, TaskState.COMPENSATED) is TaskState.COMPENSATED
     assert simulators.live(task_id) == {"mail": 1}
     assert undone_in_reverse(simulators, task_id).count("shipping") == 1, "a finished entry is never repeated"

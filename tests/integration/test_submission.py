@@ -17,6 +17,8 @@ from temporalio.client import Client
 from domain.messages import UndoRequest
 from runtime.dispatcher import Dispatcher
 from runtime.embedded.postgres import EmbeddedPostgres
+from runtime.embedded.temporal import EmbeddedTemporal
+from runtime.plugin import new_plugin
 from store.intake import Admitted, Caps, Full, Intake, NewTask
 from store.snapshot import Snapshot
 from store.submission import MOST_BYTES, Accepted, Conflict, InvalidSubmission, Refused, SubmissionDesk, digest_of
@@ -368,6 +370,22 @@ async def test_row_whose_steps_have_begun_or_that_is_not_the_one_that_was_seen_i
     begun = await store.store.snapshot(task_id)
     assert begun is not None
     assert await store.intake.withdraw(begun, "removed") is False
+
+
+@pytest.mark.demand("B3", "B9")
+async def test_start_that_is_refused_for_good_gives_the_row_back_and_alerts_once(
+    store: StoreBench, temporal_server: EmbeddedTemporal, task_id: str
+) -> None:
+    await store.submit(task_id)
+    nowhere = await Client.connect(temporal_server.address, namespace="nowhere", plugins=[new_plugin()])
+    for _ in range(2):
+        assert await dispatcher(store, nowhere, timedelta(hours=1)).run_once() == []
+        row = store.row(task_id)
+        assert (row["state"], row["locked_by"], row["failure_count"]) == ("Pending", None, 0)
+        store.owner("UPDATE task SET not_before = clock_timestamp()")
+    (alert,) = store.owner("SELECT kind, message FROM alert")
+    assert alert["kind"] == "start_refused"
+    assert "nowhere" in alert["message"]
 
 
 @pytest.mark.demand("A3", "A4", "A6")

@@ -1,0 +1,1 @@
+"""Task definitions that only tests know: proof that a new task type touches nothing else."""
