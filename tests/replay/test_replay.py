@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from socket import gethostname
 from typing import Any
@@ -23,6 +24,7 @@ from workflows.compensation_request import CompensationRequest
 from workflows.scheduler import Scheduler
 
 HISTORIES = Path(__file__).parent / "histories"
+STACK_TRACE = re.compile(r'("stackTrace": ")(?:[^"\\]|\\.)*')
 RECORDED = sorted(HISTORIES.glob("*/*.json"))
 
 
@@ -78,10 +80,12 @@ async def test_every_scenario_replays_as_it_ran(
 
 
 def keep(folder: Path, scenario: str, history: WorkflowHistory) -> None:
-    """Write a history where the next release finds it, without the name of the machine that made it."""
+    """Write a history where the next release finds it, without the name and the paths of the machine that made it."""
     folder.mkdir(parents=True, exist_ok=True)
     slug = history.workflow_id.replace("/", "__")
     last = history.workflow_id.rsplit("/", 1)[1]
     for old in folder.glob(f"{scenario}-{last}--*.json"):
         old.unlink()
-    (folder / f"{scenario}-{last}--{slug}.json").write_text(history.to_json().replace(gethostname(), "host"))
+    (folder / f"{scenario}-{last}--{slug}.json").write_text(
+        STACK_TRACE.sub(r"\1", history.to_json()).replace(gethostname(), "host")
+    )

@@ -25,6 +25,7 @@ TEXT = {
     ".sh",
     ".lock",
     ".env",
+    ".json",
     ".jsonl",
     ".ini",
     ".cfg",
