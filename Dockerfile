@@ -20,6 +20,7 @@ COPY activities/ activities/
 COPY pipelines/ pipelines/
 COPY workflows/ workflows/
 COPY supervisor/ supervisor/
+COPY audit/ audit/
 COPY runtime/ runtime/
 COPY cli/ cli/
 COPY simulators/ simulators/

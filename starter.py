@@ -6,6 +6,7 @@ import typer
 
 from cli.act import compensate, migrate, resubmit, supervise
 from cli.app import leave, run_app
+from cli.audit import audit
 from cli.demo import demo
 from cli.doctor import doctor
 from cli.intake import start, submit
@@ -18,7 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (up, demo, start, submit, show, watch, wait, compensate, resubmit, supervise, migrate, doctor):
+for command in (up, demo, start, submit, show, watch, wait, compensate, resubmit, supervise, migrate, doctor, audit):
     app.command()(command)
 app.command("list")(list_tasks)
 
