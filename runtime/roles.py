@@ -68,13 +68,11 @@ async def run_roles(settings: Settings, roles: set[Role], services: set[str]) ->
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with AsyncExitStack() as stack:
-        client = await connect()
-        async with running(settings, client, roles, services, draining=stop):
-            log.info("worker ready", roles=sorted(roles), services=sorted(services))
-            await _until(stop, settings.health_file)
-            log.info("worker draining")
-        await stack.aclose()
+    client = await connect()
+    async with running(settings, client, roles, services, draining=stop):
+        log.info("worker ready", roles=sorted(roles), services=sorted(services))
+        await _until(stop, settings.health_file)
+        log.info("worker draining")
     log.info("worker stopped")
 
 
