@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from time import monotonic
-from typing import Any, ClassVar, TypeVar, get_type_hints
+from typing import Any, ClassVar, Literal, TypeVar, get_type_hints
 
 import httpx
 from pydantic import BaseModel, ValidationError
@@ -44,10 +44,22 @@ from domain.messages import (
 MARGIN_S = 0.05
 """Kept back from the time left, for the answer to be recorded (C4)."""
 
+KEY_FORGOTTEN = "key_forgotten"
+"""The service may have done it, and no longer remembers the key: neither sending nor undoing is safe; a person looks."""
+
 _LEAST_S = 0.05
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 
 Method = TypeVar("Method", bound=Callable[..., Awaitable[Any]])
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a service says of a key that it was asked about: whether it stands, and the answer it gave then."""
+
+    state: Literal["done", "refused", "undone"]
+    status: int
+    body: Json
 
 
 class AnswersLater(Exception):
@@ -69,6 +81,7 @@ class Action:
     method: str
     request: type[BaseModel]
     result: type[BaseModel] | None
+    keeps_tombstones: bool
 
 
 @dataclass
@@ -87,7 +100,8 @@ class Call:
     left: int
     callback_url: str | None = None
     sent: int = 0
-    unknown: bool = field(default=False)
+    unknown: bool = False
+    since: float = field(default_factory=monotonic)
 
     @property
     def time_left(self) -> float:
@@ -107,7 +121,24 @@ class Call:
         """Send the undo of a step: it names the keys of the original, all generations (F5)."""
         await self._send(path, {**body.model_dump(mode="json"), "keys": self.keys})
 
+    async def ask(self, path: str) -> tuple[int, Json] | None:
+        """Ask what became of something; None if the service does not know it. Counts as a call."""
+        response = await self._exchange("GET", path, None)
+        if response.status_code == 404:
+            return None
+        fault = fault_of_answer(response)
+        if fault is not None:
+            raise fault if isinstance(fault, TransientFault) else TransientFault(str(fault))
+        return response.status_code, body_of(response)
+
     async def _send(self, path: str, body: Json) -> tuple[int, Json]:
+        response = await self._exchange("POST", path, body)
+        fault = fault_of_answer(response)
+        if fault is not None:
+            raise fault
+        return response.status_code, body_of(response)
+
+    async def _exchange(self, method: str, path: str, body: Json | None) -> httpx.Response:
         if self.time_left < _LEAST_S:
             raise OutOfTime(f"{max(0.0, self.time_left):.3f} s left: too little for a call")
         if self.left < 1:
@@ -121,17 +152,13 @@ class Call:
         }
         try:
             async with asyncio.timeout(self.time_left):
-                response = await self.client.post(
-                    self.base_url + path, json=body, headers=headers, timeout=self.time_left
+                return await self.client.request(
+                    method, self.base_url + path, json=body, headers=headers, timeout=self.time_left
                 )
         except httpx.HTTPError as error:
             raise fault_of_transport(error) from error
         except TimeoutError as error:
             raise UnknownOutcome("no answer within the time left") from error
-        fault = fault_of_answer(response)
-        if fault is not None:
-            raise fault
-        return response.status_code, body_of(response)
 
 
 class Agent:
@@ -139,9 +166,25 @@ class Agent:
 
     Attributes:
         service: Name of the service: selects its URL in the settings, and its task queue where it has one.
+        remembers: How long the service remembers a key. After that nothing is sent again that may have been done.
+        keeps_tombstones: Whether an undo keeps a late original out. If not, steps must declare a quarantine (F6).
     """
 
     service: ClassVar[str]
+    remembers: ClassVar[timedelta] = timedelta(hours=24)
+    keeps_tombstones: ClassVar[bool] = True
+
+    async def find(self, call: Call) -> Found | None:
+        """Ask the service what became of `call.key` (C15); None if it has never seen it.
+
+        An Agent whose service can't be asked does not override this, and sends again with the same key.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def can_ask(cls) -> bool:
+        """Whether the service can be asked by key."""
+        return cls.find is not Agent.find
 
     @classmethod
     def actions(cls) -> list[Action]:
@@ -162,6 +205,7 @@ def _action(agent: type[Agent], name: str, method: Callable[..., Any]) -> Action
         method=name,
         request=models[0],
         result=result if _is_model(result) else None,
+        keeps_tombstones=agent.keeps_tombstones,
     )
 
 
@@ -218,6 +262,7 @@ class Agents:
         if url is None:
             cause = f"this worker has no address of service {spec.service}: set {setting_of(spec.service)}"
             return StoodDown(cause=cause, called=False, retry_after_s=5.0)
+        agent = self._agents[spec.service]
         call = self._call(url, request, deadline)
         cause = "no call was made"
         pause = _FIRST_PAUSE_S
@@ -226,19 +271,19 @@ class Agents:
                 return StoodDown(cause=f"the worker is shutting down ({cause})", called=call.sent > 0)
             tell(f"call {call.sent + 1}, {call.left} of {request.calls} left")
             try:
-                return Completed(result=await self._once(spec, call, request), calls=call.sent)
+                return Completed(result=await self._once(agent, spec, call, request), calls=call.sent)
             except PermanentFault as fault:
                 return Refused(code=fault.code, message=str(fault), unknown_before=call.unknown)
             except OvertakenFault as fault:
                 return Overtaken(cause=str(fault))
             except OutOfTime as fault:
-                return TimedOut(cause=f"{fault} (last: {cause})")
+                return TimedOut(cause=f"{fault} (last: {cause})", called=call.sent > 0)
             except TransientFault as fault:
                 call.unknown = call.unknown or isinstance(fault, UnknownOutcome)
                 cause = str(fault)
                 wait = max(pause * random.uniform(0.5, 1.0), _seconds(fault.retry_after))  # noqa: S311 (jitter)
             if call.time_left < _LEAST_S:
-                return TimedOut(cause=f"the deadline came during call {call.sent}: {cause}")
+                return TimedOut(cause=f"the deadline came during call {call.sent}: {cause}", called=True)
             if call.left < 1:
                 return GaveUp(cause=f"{call.sent} calls made, last: {cause}")
             if wait > call.time_left - _LEAST_S:
@@ -246,8 +291,19 @@ class Agents:
             pause = min(pause * 2, _LONGEST_PAUSE_S)
             await self._wait(wait)
 
-    async def _once(self, spec: Action, call: Call, request: AgentRequest) -> Json:
-        method = getattr(self._agents[spec.service], spec.method)
+    async def _once(self, agent: Agent, spec: Action, call: Call, request: AgentRequest) -> Json:
+        """One round: where an earlier call may have had its effect, ask first; then send, if there is need to."""
+        if call.unknown and not request.undo:
+            found = await agent.find(call) if agent.can_ask() else None
+            if found is not None:
+                call.unknown = False
+                return _answer_of(found, spec)
+            if monotonic() - call.since + request.key_age_s > agent.remembers.total_seconds():
+                message = f"an earlier call may have been done, and {spec.service} remembers keys for {agent.remembers}"
+                raise PermanentFault(KEY_FORGOTTEN, message)
+            if call.left < 1:
+                raise TransientFault("the service has not seen the key; no call is left to send it")
+        method = getattr(agent, spec.method)
         body = spec.request.model_validate(request.body)
         try:
             result = await method(call, body)
@@ -277,8 +333,26 @@ class Agents:
             epoch=request.epoch,
             deadline=deadline,
             left=request.calls,
+            unknown=request.unknown,
             callback_url=self._callback_url(key) if self._callback_url else None,
         )
+
+
+def _answer_of(found: Found, spec: Action) -> Json:
+    """What the service's word on a key comes to, as if it had just answered."""
+    if found.state == "undone":
+        raise PermanentFault("undone", "the service says that it was undone")
+    if found.state == "refused":
+        fault = fault_of_answer(httpx.Response(found.status, json=found.body))
+        raise fault or PermanentFault("refused", "the service says that it refused it")
+    if spec.result is None:
+        return {}
+    try:
+        return spec.result.model_validate(found.body).model_dump(mode="json")
+    except ValidationError as error:
+        if found.status == httpx.codes.ACCEPTED:
+            raise AnswersLater from error
+        raise UnknownOutcome(f"done, with an unexpected body: {_first_problem(error)}") from error
 
 
 def _first_problem(error: ValidationError) -> str:

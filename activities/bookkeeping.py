@@ -6,14 +6,16 @@ longer its own. A boundary write is repeated by itself, never by repeating the c
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
 from time import monotonic
-from typing import assert_never
+from typing import Literal, assert_never
 
 from temporalio import activity
 
-from activities.agent import Agents
+from activities.agent import KEY_FORGOTTEN, Agents
 from activities.reservations import Reservation, Reservations
+from domain.faults import Unreachable
 from domain.ids import attempt_id
 from domain.messages import (
     Begin,
@@ -31,14 +33,21 @@ from domain.messages import (
     Work,
 )
 from store.inbox import InboxStore
+from store.services import Services
 from store.state_store import Hold, StateStore
+
+_CAME_LATE = frozenset({End.DEADLINE_PASSED, End.SUPERSEDED, End.UNDO_REQUESTED})
+"""How a boundary ends whose answer came too late to count."""
 
 
 class Bookkeeping:
     """Writes of an attempt, guarded by its hold."""
 
-    def __init__(self, store: StateStore, inbox: InboxStore, reservations: Reservations, agents: Agents) -> None:
-        self._store, self._inbox, self._reservations, self._agents = store, inbox, reservations, agents
+    def __init__(
+        self, store: StateStore, inbox: InboxStore, services: Services, reservations: Reservations, agents: Agents
+    ) -> None:
+        self._store, self._inbox, self._services = store, inbox, services
+        self._reservations, self._agents = reservations, agents
 
     @activity.defn
     async def perform(self, work: Work) -> Report:
@@ -52,7 +61,7 @@ class Bookkeeping:
             reservation = self._reservations.take(hold.run_id, work.step, work.undo)
         if reservation is None or work.request is None:
             return Report(end=End.SUPERSEDED, cause="no reservation")
-        request = work.request.model_copy(update={"calls": reservation.calls, "run_id": hold.run_id})
+        request = work.request.granted(reservation.grant, hold.run_id)
         outcome = await self._agents.perform(request, reservation.deadline)
         return await self._write(hold, work, outcome)
 
@@ -99,7 +108,29 @@ class Bookkeeping:
         return report
 
     async def _write(self, hold: Hold, work: Work, outcome: Outcome) -> Report:
-        """Write what came of a call; one guarded statement whatever it was."""
+        """Write what came of a call, keep it as evidence if it came too late, and tell the service's breaker."""
+        report = await self._boundary(hold, work, outcome)
+        if report.end in _CAME_LATE and isinstance(outcome, Completed | Refused):
+            await self._store.note_late(hold, work.step, outcome.model_dump(mode="json"))
+        await self._tell_breaker(work, outcome)
+        return report
+
+    async def _tell_breaker(self, work: Work, outcome: Outcome) -> None:
+        """Best effort: the boundary is written, and nothing depends on the breaker's opinion of one call."""
+        if work.request is None:
+            return
+        service, task_id = work.request.service, work.task_id
+        with suppress(Unreachable):
+            match outcome:
+                case Completed() | Refused() | Overtaken():
+                    await self._services.answered(service, task_id)
+                case GaveUp():
+                    await self._services.failed(service, task_id, outcome.cause)
+                case TimedOut() if outcome.called:
+                    await self._services.failed(service, task_id, outcome.cause)
+
+    async def _boundary(self, hold: Hold, work: Work, outcome: Outcome) -> Report:
+        """One guarded statement, whatever came of the call."""
         match outcome:
             case Completed():
                 return await self._complete(hold, work, outcome)
@@ -135,11 +166,12 @@ class Bookkeeping:
         error = {"step": work.step, "code": outcome.code, "message": outcome.message}
         if work.undo:
             return await self._store.undo_fail(hold, work.step, error)
-        return await self._store.fail(hold, work.step, error, unknown=outcome.unknown_before, then=work.on_refused)
+        then: Literal["undo", "error"] = "error" if outcome.code == KEY_FORGOTTEN else work.on_refused
+        return await self._store.fail(hold, work.step, error, unknown=outcome.unknown_before, then=then)
 
     def _keep(self, hold: Hold, step: str, undo: bool, report: Report, sent_at: float) -> None:
         if report.grant is not None:
-            reservation = Reservation(report.grant.calls, sent_at + report.grant.within_s)
+            reservation = Reservation(report.grant, sent_at + report.grant.within_s)
             self._reservations.put(hold.run_id, step, undo, reservation)
 
     def _with_next(self, hold: Hold, work: Work, report: Report) -> Report:

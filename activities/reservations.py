@@ -16,14 +16,14 @@ Key = tuple[str, str, bool]
 
 @dataclass(frozen=True)
 class Reservation:
-    """So many calls until `deadline` (monotonic)."""
+    """What was granted, until `deadline` (monotonic)."""
 
-    calls: int
+    grant: Grant
     deadline: float
 
     def as_grant(self) -> Grant:
         """What is left of it now."""
-        return Grant(calls=self.calls, within_s=max(0.0, self.deadline - monotonic()))
+        return self.grant.model_copy(update={"within_s": max(0.0, self.deadline - monotonic())})
 
 
 class Reservations:

@@ -37,6 +37,7 @@ async def launch(settings: Settings, stores: Stores, reads: Reads, task_ids: Seq
             stores.store,
             stores.orders,
             stores.intake,
+            stores.services,
             stores.registry,
             worker=process_name("cli"),
             slots=settings.task_slots,

@@ -21,6 +21,9 @@ from domain.messages import Json
 Results = Mapping[str, Json]
 """Recorded results of the steps that are done, by step name."""
 
+UNDO_THRESHOLD = 5
+"""Failures of one undo in a row that are answered with another try."""
+
 INLINE_LIMIT = timedelta(seconds=5)
 """An inline step holds its workflow task, and signals wait for it: so it must be short."""
 
@@ -35,12 +38,15 @@ class Undo:
         action: `service.method` of the Agent that undoes it.
         request: Pure function of the record.
         calls: Allowance of one attempt. budget: calls in all, until an operator grants more (E4).
+        quarantine: For a service that keeps no tombstones, and only for such a one: undo begins once no call of the
+            step can be on its way any more, and is done again this long afterwards, in case one was all the same (F6).
     """
 
     action: str
     request: Callable[[Any], BaseModel]
     calls: int = 5
     budget: int = 30
+    quarantine: timedelta | None = None
 
 
 @dataclass(frozen=True)
@@ -115,7 +121,7 @@ class Definition:
     version: int
     record: type[BaseModel]
     steps: tuple[Step, ...]
-    threshold: int = 3
+    threshold: int = 2
     backoff: Backoff = field(default_factory=Backoff)
     extended_wait: ExtendedWait | None = None
     on_refused: FollowUp = "error"
@@ -173,12 +179,14 @@ def _step_policies(definition: Definition, step: Step, position: int) -> Json:
     return {
         "position": position,
         "action": step.action,
+        "service": step.action.partition(".")[0],
         "after": list(definition.after(step)),
         "within_s": step.within.total_seconds(),
         "calls": step.calls,
         "budget": step.budget,
         "undo": step.undo.action if step.undo else None,
         "undo_budget": step.undo.budget if step.undo else 0,
+        "quarantine_s": step.undo.quarantine.total_seconds() if step.undo and step.undo.quarantine else None,
         "pivot": step.pivot,
         "queue": step.queue,
         "on_refused": definition.refused(step),
@@ -209,6 +217,7 @@ def _step_problems(definition: Definition, step: Step) -> list[str]:
         found.append(f"its allowance of {step.calls} calls exceeds its budget of {step.budget}")
     if step.undo and step.undo.calls > step.undo.budget:
         found.append(f"its undo allowance of {step.undo.calls} calls exceeds its budget of {step.undo.budget}")
+    found += _budget_problems(definition, step)
     if step.within <= timedelta(0):
         found.append(f"complete-within must be positive, not {step.within}")
     if step.queue is None and step.within > INLINE_LIMIT:
@@ -217,6 +226,50 @@ def _step_problems(definition: Definition, step: Step) -> list[str]:
         found.append("a step that answers later can't be inline; give it a queue")
     if step.undo and (step.pivot or step.no_effect):
         found.append("a pivot or a step without effect has no undo")
+    return found
+
+
+@dataclass(frozen=True)
+class WorstCase:
+    """What one step may cost at most: attempts that the Supervisor asks for, and calls that its service receives."""
+
+    attempts: int
+    calls: int
+    undo_attempts: int
+    undo_calls: int
+
+
+def worst_case(definition: Definition, step: Step) -> WorstCase:
+    """The product of all layers that repeat (E2): Temporal and the HTTP client never do, an Agent does within its
+    allowance, and the Supervisor by the threshold and the extended waits, and once more for the attempt that is the
+    last straw."""
+    waits = definition.extended_wait.times if definition.extended_wait else 0
+    attempts = definition.threshold + waits + 1
+    undo_attempts = UNDO_THRESHOLD + 1 if step.undo else 0
+    return WorstCase(
+        attempts=attempts,
+        calls=attempts * step.calls,
+        undo_attempts=undo_attempts,
+        undo_calls=undo_attempts * step.undo.calls if step.undo else 0,
+    )
+
+
+def _budget_problems(definition: Definition, step: Step) -> list[str]:
+    """Where the layers together would want more calls than the budgets hold (E2), or undo has the smaller one (E4)."""
+    worst = worst_case(definition, step)
+    found = []
+    if worst.calls > step.budget:
+        found.append(
+            f"{worst.attempts} attempts of {step.calls} calls are {worst.calls} calls, over its budget of"
+            f" {step.budget}: lower calls, threshold or extended waits, or raise the budget"
+        )
+    if step.undo and worst.undo_calls > step.undo.budget:
+        found.append(
+            f"{worst.undo_attempts} undo attempts of {step.undo.calls} calls are {worst.undo_calls} calls, over its"
+            f" undo budget of {step.undo.budget}"
+        )
+    if step.undo and step.undo.budget <= step.budget:
+        found.append(f"its undo budget of {step.undo.budget} must be larger than its budget of {step.budget}")
     return found
 
 

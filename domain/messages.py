@@ -32,6 +32,8 @@ class AgentRequest(Message):
         epoch: Fencing token; a service refuses a lower one than it has seen for the task.
         calls: Calls reserved; no more are sent.
         run_id: Temporal run that made the reservation; a queued Agent refuses to act for another run.
+        unknown: An earlier call with this key may have had its effect: ask by key before sending again (C15).
+        key_age_s: Seconds since a call with this key may first have been sent; a service remembers it for so long only.
     """
 
     task_id: str
@@ -43,6 +45,24 @@ class AgentRequest(Message):
     calls: int
     run_id: str
     undo: bool = False
+    unknown: bool = False
+    key_age_s: float = 0.0
+
+    @property
+    def service(self) -> str:
+        """Name of the service that is asked."""
+        return self.action.partition(".")[0]
+
+    def granted(self, grant: Grant, run_id: str) -> AgentRequest:
+        """The same request under a reservation."""
+        return self.model_copy(
+            update={
+                "calls": grant.calls,
+                "run_id": run_id,
+                "unknown": grant.unknown,
+                "key_age_s": grant.key_age_s,
+            }
+        )
 
 
 class Completed(Message):
@@ -70,10 +90,11 @@ class GaveUp(Message):
 
 
 class TimedOut(Message):
-    """The deadline came first: no new side effect was started after it (C3)."""
+    """The deadline came first: no new side effect was started after it (C3). `called`: the service was called."""
 
     kind: Literal["timed_out"] = "timed_out"
     cause: str
+    called: bool = False
 
 
 class Overtaken(Message):
@@ -163,10 +184,12 @@ class Begin(Message):
 
 
 class Grant(Message):
-    """A reservation: so many calls, so much time."""
+    """A reservation: so many calls, so much time; `unknown` and `key_age_s` as in `AgentRequest`."""
 
     calls: int
     within_s: float
+    unknown: bool = False
+    key_age_s: float = 0.0
 
 
 class Work(Message):

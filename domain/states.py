@@ -55,6 +55,13 @@ class UndoState(StrEnum):
     UNDOING = "Undoing"
     UNDONE = "Undone"
     FAILED = "Failed"
+    SKIPPED = "Skipped"
+    CLOSED_BY_HAND = "ClosedByHand"
+
+    @property
+    def is_open(self) -> bool:
+        """There is something left to do about this entry."""
+        return self in OPEN_ENTRIES
 
 
 class EventKind(StrEnum):
@@ -72,12 +79,17 @@ class EventKind(StrEnum):
     UNDO_ADVANCED = "undo_advanced"
     COMPENSATED = "compensated"
     UNDO_FAILED = "undo_failed"
+    UNDO_REPAIRED = "undo_repaired"
     RESUBMITTED = "resubmitted"
+    LATE_ANSWER = "late_answer"
     NOTED = "noted"
 
 
 SETTLED = frozenset({TaskState.PROCESSED, TaskState.ERROR, TaskState.COMPENSATED, TaskState.COMPENSATION_FAILED})
 """States in which a task rests: finished, or waiting for a person."""
+
+OPEN_ENTRIES = frozenset({UndoState.LOGGED, UndoState.UNDOING, UndoState.FAILED})
+"""Entries of the compensation log that are still to be worked; a person may have skipped others, or closed them."""
 
 _T, _E = TaskState, EventKind
 TASK_TRANSITIONS: dict[tuple[TaskState, TaskState], frozenset[EventKind]] = {
@@ -92,7 +104,7 @@ TASK_TRANSITIONS: dict[tuple[TaskState, TaskState], frozenset[EventKind]] = {
     (_T.ERROR, _T.COMPENSATING): frozenset({_E.UNDO_REQUESTED}),
     (_T.COMPENSATING, _T.COMPENSATED): frozenset({_E.COMPENSATED}),
     (_T.COMPENSATING, _T.COMPENSATION_FAILED): frozenset({_E.UNDO_FAILED, _E.EXPIRED}),
-    (_T.COMPENSATION_FAILED, _T.COMPENSATING): frozenset({_E.UNDO_REQUESTED}),
+    (_T.COMPENSATION_FAILED, _T.COMPENSATING): frozenset({_E.UNDO_REQUESTED, _E.UNDO_REPAIRED}),
 }
 """Which events may take a task from one state to another. A change within one state is not listed."""
 
@@ -109,6 +121,10 @@ STEP_TRANSITIONS: frozenset[tuple[StepState, StepState]] = frozenset(
         (_S.UNDOING, _S.UNDONE),
         (_S.UNDOING, _S.UNDO_FAILED),
         (_S.UNDO_FAILED, _S.UNDOING),
+        (_S.RUNNING, _S.UNDONE),  # the last four: a person closed the entry by hand (F10)
+        (_S.COMPLETED, _S.UNDONE),
+        (_S.FAILED, _S.UNDONE),
+        (_S.UNDO_FAILED, _S.UNDONE),
     }
 )
 """Legal changes of a step's state."""

@@ -55,6 +55,15 @@ def _problems(definition: Definition) -> list[str]:
                 found.append(f"{where}: no Agent has an action {name!r} (there are: {known})")
             elif get_type_hints(request).get("return") is not actions[name].request:
                 found.append(f"{where}: {name} takes {actions[name].request.__name__}, not what its request returns")
+        if step.undo and step.undo.action in actions:
+            kept = actions[step.undo.action].keeps_tombstones
+            if kept is (step.undo.quarantine is not None):
+                service = actions[step.undo.action].service
+                found.append(
+                    f"{where}: service {service} keeps tombstones, its undo needs no quarantine"
+                    if kept
+                    else f"{where}: service {service} keeps no tombstones, its undo needs a quarantine"
+                )
         services = {actions[a].service for a in step.actions if a in actions}
         if step.queue and len(services) > 1:
             found.append(

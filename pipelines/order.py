@@ -97,7 +97,7 @@ ORDER = Definition(
     version=1,
     record=Order,
     data_class="confidential",
-    threshold=3,
+    threshold=2,
     backoff=Backoff(first=timedelta(seconds=1), factor=2, most=timedelta(minutes=1)),
     on_refused="undo",
     on_spent="undo",

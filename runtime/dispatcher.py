@@ -30,6 +30,7 @@ from runtime.temporal import TASK_QUEUE
 from store.database import CONNECTION
 from store.intake import Intake
 from store.orders import Orders, Record
+from store.services import Services
 from store.state_store import CHANNEL, Claim, StateStore
 
 log = structlog.get_logger(__name__)
@@ -67,6 +68,7 @@ class Dispatcher:
         store: StateStore,
         orders: Orders,
         intake: Intake,
+        services: Services,
         registry: Registry,
         *,
         worker: str,
@@ -76,7 +78,8 @@ class Dispatcher:
         eager: bool = True,
         draining: asyncio.Event | None = None,
     ) -> None:
-        self._client, self._store, self._orders, self._intake = client, store, orders, intake
+        self._client, self._store, self._orders = client, store, orders
+        self._intake, self._services = intake, services
         self._worker, self._slots = worker, slots
         self._orphan_grace, self._poll, self._eager = orphan_grace, poll_interval, eager
         self._timeouts = {(d.name, d.version): execution_timeout(d) for d in registry}
@@ -111,7 +114,8 @@ class Dispatcher:
             await asyncio.gather(listener, return_exceptions=True)
 
     async def run_once(self) -> list[Started]:
-        """One round: claim what there is room for, and start it."""
+        """One round: claim what there is room for, and start it; some of it as probes of services that were out."""
+        await self._services.lease(list(self._timeouts))
         claims = await self._store.claim(self._worker, list(self._timeouts), self._slots)
         return await self._start_all(claims)
 

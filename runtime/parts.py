@@ -19,6 +19,7 @@ from store.database import Database
 from store.intake import Caps, Intake
 from store.orders import Orders
 from store.schema import check_schema
+from store.services import BreakerTerms, Services
 from store.state_store import StateStore
 from store.submission import SubmissionDesk
 from supervisor.activities import SweepTerms
@@ -31,6 +32,7 @@ class Stores:
     store: StateStore
     orders: Orders
     intake: Intake
+    services: Services
     registry: Registry
 
     @property
@@ -56,6 +58,7 @@ async def open_stores(settings: Settings, *, size: int = 8) -> AsyncIterator[Sto
             store=store,
             orders=Orders(orders),
             intake=Intake(store.database, caps(settings)),
+            services=Services(store.database, breaker_terms(settings)),
             registry=registry(),
         )
 
@@ -87,6 +90,17 @@ def address(settings: Settings, name: str) -> str:
 def caps(settings: Settings) -> Caps:
     """Admission caps."""
     return Caps(settings.max_in_flight, settings.max_pending, settings.max_pending_age)
+
+
+def breaker_terms(settings: Settings) -> BreakerTerms:
+    """When circuit breakers open and close, and at which pace tasks are let go after an outage."""
+    return BreakerTerms(
+        failures=settings.breaker_failures,
+        pause=settings.breaker_pause,
+        longest_pause=settings.breaker_longest_pause,
+        per_s=settings.recovery_per_s,
+        ramp=settings.recovery_ramp,
+    )
 
 
 def sweep_terms(settings: Settings) -> SweepTerms:

@@ -137,7 +137,7 @@ async def _scheduler(
     name = process_name("scheduler")
     await publish_definitions(stores.intake, stores.registry)
     inbox = InboxStore(stores.store.database)
-    bookkeeping = Bookkeeping(stores.store, inbox, Reservations(), agents)
+    bookkeeping = Bookkeeping(stores.store, inbox, stores.services, Reservations(), agents)
     await stack.enter_async_context(
         Worker(
             client,
@@ -159,6 +159,7 @@ async def _scheduler(
         stores.store,
         stores.orders,
         stores.intake,
+        stores.services,
         stores.registry,
         worker=name,
         slots=settings.task_slots,

@@ -55,6 +55,12 @@ class Settings(BaseSettings):
     max_pending: int = Field(500, ge=1, description="admission: tasks Pending, in all")
     max_pending_age: Duration = Field(timedelta(minutes=5), description="admission: age of the oldest Pending task")
 
+    breaker_failures: int = Field(5, ge=1, description="attempts in a row that fail before a service's breaker opens")
+    breaker_pause: Duration = Field(timedelta(seconds=5), description="an open breaker's pause before its first probe")
+    breaker_longest_pause: Duration = Field(timedelta(minutes=1), description="the pause doubles up to this")
+    recovery_per_s: float = Field(20.0, gt=0, description="tasks a second that are let go at most after an outage")
+    recovery_ramp: Duration = Field(timedelta(seconds=10), description="time until it is that many")
+
     sweep_interval: Duration = Field(timedelta(seconds=10), description="how often the Supervisor sweeps")
     sweep_page: int = Field(200, ge=1, le=5_000, description="rows a page of a sweep")
     sweep_pages: int = Field(20, ge=1, description="pages a sweep at most")

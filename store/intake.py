@@ -132,7 +132,7 @@ class Intake:
 
     def _params(self, new: NewTask) -> dict[str, object]:
         policies = new.definition.policies()["steps"]
-        keys = ("position", "pivot", "budget", "undo_budget")
+        keys = ("position", "pivot", "service", "quarantine_s", "budget", "undo_budget")
         return {
             "task_id": new.task_id,
             "definition": new.definition.name,

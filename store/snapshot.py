@@ -12,7 +12,10 @@ from domain.states import StepState, TaskState, UndoState
 
 
 class StepRow(BaseModel):
-    """A step row. `time_left_s` is negative once its deadline has passed, None before it ever began."""
+    """A step row. `time_left_s` is negative once its deadline has passed, None before it ever began.
+
+    `unknown`: an earlier call may have had its effect; `blocked`: the breaker of its service keeps the task from it.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -25,12 +28,16 @@ class StepRow(BaseModel):
     reserved: int
     reservation: str | None
     key_generation: int
+    key_age_s: float
+    unknown: bool
+    service: str
+    blocked: bool
     time_left_s: float | None
     result: Json | None
 
 
 class UndoRow(BaseModel):
-    """An entry of the compensation log that is not Undone."""
+    """An entry of the compensation log with something left to do. `quarantined`: to be undone once more, but not yet."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -39,6 +46,8 @@ class UndoRow(BaseModel):
     action: str
     body: Json
     state: UndoState
+    blocked: bool
+    quarantined: bool
 
 
 class Snapshot(BaseModel):
@@ -67,6 +76,16 @@ class Snapshot(BaseModel):
         if found is None:
             raise KeyError(f"task {self.task_id} has no step {name!r}")
         return found
+
+    def blocks(self, step: str, *, undo: bool) -> bool:
+        """Whether a breaker keeps the task from a step that was not begun, or from its undo."""
+        if undo:
+            return any(e.blocked for e in self.undo_log if e.step == step)
+        return self.step(step).blocked
+
+    def is_quarantined(self, step: str) -> bool:
+        """Whether the undo of this step is to be done once more, but not yet (F6)."""
+        return any(e.quarantined for e in self.undo_log if e.step == step)
 
     def is_held_by(self, locked_by: str, run_id: str) -> bool:
         """Whether this run holds the task, in time or not."""

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from domain.ids import attempt_id
 from domain.messages import Begin, End, Grant, Json, Report, UndoRequest, UndoVerdict
-from domain.states import EventKind, StepState, TaskState
+from domain.states import EventKind, StepState, TaskState, UndoState
 from store.database import Database, Params, query
 from store.snapshot import Snapshot, StepRow
 
@@ -147,6 +147,12 @@ class StateStore:
         hold = Hold(claim.task.task_id, claim.locked_by, "")
         return await self._release(hold, cause, None, False, delay, unstarted=True)
 
+    async def note_late(self, hold: Hold, step: str, answer: Json) -> None:
+        """Keep an answer that came too late as evidence, once an attempt and step; nothing else changes (C10)."""
+        key = {"task_id": hold.task_id}
+        params = {**key, "actor": hold.locked_by, "step": step, "answer": json.dumps(answer)}
+        await self.database.transaction((query("lock"), key), (query("late_answer"), params))
+
     # --- undo -------------------------------------------------------------------------------------------------
 
     async def request_undo(self, request: UndoRequest) -> UndoVerdict:
@@ -192,6 +198,35 @@ class StateStore:
         )
         moved = bool(changed) or await self._was_written(task_id, EventKind.RESUBMITTED, requester, token)
         return moved, after
+
+    async def repair_undo(
+        self, task_id: str, step: str, target: UndoState, *, requester: str, reason: str, evidence: str | None = None
+    ) -> tuple[bool, Snapshot | None]:
+        """A person skips an entry of the compensation log, or closes it as undone by hand, with evidence (F10).
+
+        Args:
+            task_id: A task that is Compensating, held by nobody, or CompensationFailed.
+            step: Whose entry. target: `SKIPPED` or `CLOSED_BY_HAND`.
+            requester: Who says so; reason: why; evidence: what shows that nothing is left, for `CLOSED_BY_HAND`.
+
+        Returns:
+            Whether it was accepted, and the task.
+        """
+        token = uuid4().hex
+        changed, after = await self._transition(
+            "repair_undo",
+            {
+                "task_id": task_id,
+                "step": step,
+                "target": target.value,
+                "requester": requester,
+                "reason": reason,
+                "evidence": evidence,
+                "request": token,
+            },
+            wakes=True,
+        )
+        return bool(changed) or await self._was_written(task_id, EventKind.UNDO_REPAIRED, requester, token), after
 
     async def announce(self) -> None:
         """Wake the dispatchers: something can be claimed. A hint only; they also poll."""
@@ -277,21 +312,29 @@ class StateStore:
         reservation: str,
     ) -> Report:
         """Read the outcome of a boundary from the task as it now is."""
-        finished = StepState.UNDONE if name == "undo_advance" else StepState.COMPLETED
+        undo = name == "undo_advance"
+        finished = StepState.UNDONE if undo else StepState.COMPLETED
         ends = {TaskState.PROCESSED: End.PROCESSED, TaskState.COMPENSATED: End.COMPENSATED}
         if after is None or after.epoch != hold.epoch:
             return _lost(after, hold)
+        if undo and done is not None and after.locked_by is None and after.is_quarantined(done):
+            return Report(end=End.RELEASED, cause=f"the undo of step {done} is in quarantine")
         if done is not None and after.step(done).state is not finished:
             return _lost(after, hold)
         about = done or (begin.step if begin else None)
         result = after.step(about).result if about else None
         if after.state in ends:
             return Report(end=ends[after.state], result=result)
+        if undo and after.state is TaskState.COMPENSATION_FAILED:
+            return Report(end=End.UNDO_FAILED, cause="the rest is undone; a person had skipped an entry")
         if not after.is_held_by(hold.locked_by, hold.run_id) or (after.time_left_s or 0) <= 0:
             return _lost(after, hold)
         if begin is None:
             return Report(result=result)
-        return await self._granted(hold, after.step(begin.step), finished, reservation, result, only=done is None)
+        blocked = after.blocks(begin.step, undo=undo)
+        return await self._granted(
+            hold, after.step(begin.step), finished, reservation, result, only=done is None, blocked=blocked
+        )
 
     async def _granted(
         self,
@@ -302,6 +345,7 @@ class StateStore:
         result: Json | None,
         *,
         only: bool,
+        blocked: bool,
     ) -> Report:
         if step.reservation == reservation:
             return Report(result=result if not only else None, grant=_grant(step))
@@ -309,6 +353,9 @@ class StateStore:
             return Report(result=result)  # the step that did not begin is begun again, or given up, by itself
         if step.state is finished:
             return Report(result=step.result or {})
+        if blocked:
+            cause = f"step {step.name} waits: the breaker of its service is open"
+            return await self.release(hold, cause, called=False, delay=timedelta(0))
         left = step.undo_budget_left if finished is StepState.UNDONE else step.budget_left
         if left == 0:
             return await self.give_up(hold, step.name, f"step {step.name}: the budget of calls is spent")
@@ -316,7 +363,8 @@ class StateStore:
 
 
 def _grant(step: StepRow) -> Grant:
-    return Grant(calls=step.reserved, within_s=max(0.0, step.time_left_s or 0.0))
+    within_s = max(0.0, step.time_left_s or 0.0)
+    return Grant(calls=step.reserved, within_s=within_s, unknown=step.unknown, key_age_s=step.key_age_s)
 
 
 def _lost(after: Snapshot | None, hold: Hold) -> Report:

@@ -1,6 +1,6 @@
 """The tables of both databases, as SQLModel classes: what the migrations create and plain reads select from.
 
-State store: `task`, `step`, `compensation`, `event`, `definition`, `inbox`, `sweep`, `dead_letter`, `alert`.
+State store: `task`, `step`, `compensation`, `event`, `definition`, `service`, `inbox`, `sweep`, `dead_letter`, `alert`.
 Orders database (a second database): `business_record`. All instants are `timestamptz`, set by the database's clock.
 """
 
@@ -169,6 +169,8 @@ class Step(StateTable, table=True):
     complete_by: datetime | None = Field(default=None, sa_column=_at(nullable=True))
     failure_count: int = Field(default=0, sa_column=_int(0))
     pivot: bool = Field(default=False, sa_column=_flag())
+    service: str = Field(sa_column=_text())
+    quarantine_s: float | None = Field(default=None, sa_column=Column(Float, nullable=True))
     budget: int = Field(sa_column=_int())
     budget_left: int = Field(sa_column=_int())
     undo_budget: int = Field(sa_column=_int())
@@ -178,6 +180,7 @@ class Step(StateTable, table=True):
     gave_up: bool = Field(default=False, sa_column=_flag())
     outcome_unknown: bool = Field(default=False, sa_column=_flag())
     key_generation: int = Field(default=0, sa_column=_int(0))
+    key_since: datetime | None = Field(default=None, sa_column=_at(nullable=True))
     result: dict[str, Any] | None = Field(default=None, sa_column=_json())
     error: dict[str, Any] | None = Field(default=None, sa_column=_json())
     started_at: datetime | None = Field(default=None, sa_column=_at(nullable=True))
@@ -201,6 +204,8 @@ class Compensation(StateTable, table=True):
     state: UndoState = Field(sa_column=_enum(UndoState, default=UndoState.LOGGED))
     attempts: int = Field(default=0, sa_column=_int(0))
     error: dict[str, Any] | None = Field(default=None, sa_column=_json())
+    note: dict[str, Any] | None = Field(default=None, sa_column=_json())
+    quarantined_until: datetime | None = Field(default=None, sa_column=_at(nullable=True))
     logged_at: datetime = Field(sa_column=_at())
     undone_at: datetime | None = Field(default=None, sa_column=_at(nullable=True))
 
@@ -232,6 +237,34 @@ class DefinitionRow(StateTable, table=True):
     policies: dict[str, Any] = Field(sa_column=_json(nullable=False))
     released_at: datetime = Field(sa_column=_at())
     seen_at: datetime = Field(sa_column=_at())
+
+
+class ServiceRow(StateTable, table=True):
+    """The circuit breaker of one remote service (C8). No row: closed, and never otherwise.
+
+    Open, one task at a time may probe it from `retry_at` on, under a lease until `probe_until`; `forced` is a person's
+    word against its own judgement.
+    """
+
+    __tablename__ = "service"
+    __table_args__ = (
+        CheckConstraint("state IN ('closed', 'open')", name="breaker_state_is_known"),
+        CheckConstraint("forced IN ('closed', 'open')", name="forced_state_is_known"),
+        CheckConstraint("(probe_task IS NULL) = (probe_until IS NULL)", name="probe_has_a_lease"),
+    )
+
+    name: str = Field(sa_column=Column(String, primary_key=True))
+    state: str = Field(default="closed", sa_column=_text(server_default="closed"))
+    failures: int = Field(default=0, sa_column=_int(0))
+    openings: int = Field(default=0, sa_column=_int(0))
+    since: datetime = Field(sa_column=_at())
+    cause: str | None = Field(default=None, sa_column=_text(nullable=True))
+    retry_at: datetime | None = Field(default=None, sa_column=_at(nullable=True))
+    probe_task: str | None = Field(default=None, sa_column=_text(nullable=True))
+    probe_until: datetime | None = Field(default=None, sa_column=_at(nullable=True))
+    forced: str | None = Field(default=None, sa_column=_text(nullable=True))
+    forced_by: str | None = Field(default=None, sa_column=_text(nullable=True))
+    forced_reason: str | None = Field(default=None, sa_column=_text(nullable=True))
 
 
 class Inbox(StateTable, table=True):

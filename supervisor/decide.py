@@ -14,11 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from domain.definition import UNDO_THRESHOLD
 from domain.states import StepState, TaskState
 from store.supervision import ExpiredStep, ExpiredTask, Recovery
-
-UNDO_THRESHOLD = 5
-"""Failures of one undo in a row that are answered with another try."""
 
 _UNKNOWN_POLICIES: dict[str, Any] = {
     "threshold": 3,

@@ -1,9 +1,13 @@
-"""The Agents: every module of this package holds the Agent of one remote service, and is found by itself."""
+"""The Agents: every module of this package holds the Agent of one remote service, and is found by itself.
+
+`SAS_AGENTS` names further packages to search, separated by commas, for Agents kept elsewhere.
+"""
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import pkgutil
 from functools import cache
 
@@ -12,13 +16,18 @@ from activities.agent import Action, Agent
 
 @cache
 def all_agents() -> tuple[type[Agent], ...]:
-    """The Agent classes of this package, by service name."""
-    modules = [importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)]
+    """The Agent classes there are, by service name."""
+    packages = [__name__, *filter(None, os.environ.get("SAS_AGENTS", "").split(","))]
+    modules = [
+        importlib.import_module(f"{package}.{m.name}")
+        for package in packages
+        for m in pkgutil.iter_modules(importlib.import_module(package).__path__)
+    ]
     found = {
         c.service: c
         for m in modules
         for c in vars(m).values()
-        if inspect.isclass(c) and issubclass(c, Agent) and c is not Agent and c.__module__ == m.__name__
+        if inspect.isclass(c) and issubclass(c, Agent) and c.__module__ == m.__name__
     }
     return tuple(found[s] for s in sorted(found))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-from activities.agent import Agent, AnswersLater, Call, action
+from activities.agent import AnswersLater, Call, action
+from activities.asked_by_key import AskedByKey
 
 
 class AllocateAddress(BaseModel):
@@ -72,7 +73,7 @@ class Release(BaseModel):
     """Give back whatever the original made; its keys say which."""
 
 
-class Cloud(Agent):
+class Cloud(AskedByKey):
     """A cloud provider."""
 
     service = "cloud"

@@ -6,7 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from activities.agent import Agent, Call, action
+from activities.agent import Call, action
+from activities.asked_by_key import AskedByKey
 
 
 class Message(BaseModel):
@@ -23,7 +24,7 @@ class Sent(BaseModel):
     message_id: str
 
 
-class Mail(Agent):
+class Mail(AskedByKey):
     """Messages to people."""
 
     service = "mail"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
-from activities.agent import Agent, Call, action
+from activities.agent import Call, action
+from activities.asked_by_key import AskedByKey
 
 
 class Charge(BaseModel):
@@ -28,7 +29,7 @@ class Refund(BaseModel):
     currency: str
 
 
-class Payments(Agent):
+class Payments(AskedByKey):
     """Card payments."""
 
     service = "payments"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-from activities.agent import Agent, Call, action
+from activities.agent import Call, action
+from activities.asked_by_key import AskedByKey
 
 
 class ShippingAddress(BaseModel):
@@ -35,7 +36,7 @@ class CancelShipment(BaseModel):
     """Cancel whatever the original booked; its keys say which."""
 
 
-class Shipping(Agent):
+class Shipping(AskedByKey):
     """Shipments."""
 
     service = "shipping"

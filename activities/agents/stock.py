@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-from activities.agent import Agent, Call, action
+from activities.agent import Call, action
+from activities.asked_by_key import AskedByKey
 
 
 class SkuLine(BaseModel):
@@ -30,7 +31,7 @@ class CancelReservation(BaseModel):
     """Give back whatever the original reserved; its keys say which."""
 
 
-class Stock(Agent):
+class Stock(AskedByKey):
     """Stock reservations."""
 
     service = "stock"

@@ -25,10 +25,14 @@ added AS (
     RETURNING task_id
 ),
 steps AS (
-    INSERT INTO step (task_id, name, position, pivot, budget, budget_left, undo_budget, undo_budget_left)
-    SELECT added.task_id, s.name, s.position, s.pivot, s.budget, s.budget, s.undo_budget, s.undo_budget
+    INSERT INTO step (
+        task_id, name, position, pivot, service, quarantine_s, budget, budget_left, undo_budget, undo_budget_left
+    )
+    SELECT
+        added.task_id, s.name, s.position, s.pivot, s.service, s.quarantine_s, s.budget, s.budget, s.undo_budget,
+        s.undo_budget
     FROM added, jsonb_to_recordset(%(steps)s) AS s (
-        name text, position int, pivot boolean, budget int, undo_budget int
+        name text, position int, pivot boolean, service text, quarantine_s float8, budget int, undo_budget int
     )
 ),
 logged AS (

@@ -1,5 +1,6 @@
 -- One boundary of a forward run: step `done` completed, step `begin` running until its deadline, with its call
--- allowance reserved and its undo logged; the task Processed once no step is left. Only for the holder, in time.
+-- allowance reserved and its undo logged, unless the breaker of its service is open; the task Processed once no step is
+-- left. Only for the holder, in time.
 WITH held AS MATERIALIZED (
     SELECT task_id, state, epoch, last_event, last_seq
     FROM task
@@ -30,11 +31,12 @@ begun AS (
         reservation = %(reservation)s,
         gave_up = false,
         error = NULL,
+        key_since = coalesce(s.key_since, clock_timestamp()),
         started_at = coalesce(s.started_at, clock_timestamp())
     FROM held
     WHERE
         s.task_id = held.task_id AND s.name = %(begin)s AND s.state IN ('NotStarted', 'Running', 'Failed')
-        AND s.budget_left > 0 AND s.reservation IS DISTINCT FROM %(reservation)s
+        AND s.budget_left > 0 AND NOT is_blocked(s.service, s.task_id) AND s.reservation IS DISTINCT FROM %(reservation)s
         AND (%(done)s::text IS NULL OR EXISTS (SELECT 1 FROM done))
     RETURNING s.name, s.complete_by
 ),

@@ -1,6 +1,6 @@
 -- Claims what can be claimed, soonest first, of the definitions that the caller has loaded, up to its free slots:
--- a row is claimed by one caller only, the epoch rises by one, and the claim itself has a deadline (B1, B3). With
--- `task_ids`, none but those.
+-- a row is claimed by one caller only, the epoch rises by one, and the claim itself has a deadline (B1, B3). Tasks whose
+-- next step needs a service whose breaker is open are passed over (C8). With `task_ids`, none but those.
 WITH free AS MATERIALIZED (
     SELECT greatest(0, %(slots)s - count(*))::int AS slots
     FROM task WHERE worker = %(worker)s AND locked_by IS NOT NULL
@@ -15,6 +15,10 @@ candidate AS MATERIALIZED (
             t.definition = loaded.definition AND t.version = loaded.version
             AND t.locked_by IS NULL AND t.state IN ('Pending', 'Compensating')
             AND t.not_before <= (SELECT clock_timestamp())
+            AND (
+                NOT EXISTS (SELECT 1 FROM service AS v WHERE 'open' IN (v.state, v.forced))
+                OR NOT is_blocked(next_service(t.task_id, t.state = 'Compensating'), t.task_id)
+            )
             AND (%(task_ids)s::text[] IS NULL OR t.task_id = ANY(%(task_ids)s::text[]))
         ORDER BY t.not_before, t.task_id
         LIMIT (SELECT slots FROM free)

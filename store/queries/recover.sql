@@ -25,7 +25,10 @@ moved AS (
         state = x.target,
         state_since = CASE WHEN t.state = x.target THEN t.state_since ELSE clock_timestamp() END,
         locked_by = NULL, run_id = NULL, complete_by = NULL,
-        not_before = clock_timestamp() + make_interval(secs => x.delay_s),
+        not_before = greatest(
+            CASE WHEN x.target = 'Compensating' THEN undo_from(t.task_id) END,
+            clock_timestamp() + make_interval(secs => x.delay_s)
+        ),
         failure_count = t.failure_count + CASE WHEN jsonb_array_length(x.failed_steps) > 0 THEN 1 ELSE 0 END,
         error = jsonb_build_object('message', x.cause, 'steps', x.failed_steps),
         last_event = t.last_event + 1,

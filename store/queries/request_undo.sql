@@ -1,6 +1,6 @@
 -- Asks for the undo of a task, whoever holds it: Compensating, held by nobody, requester and reason in the event.
 -- Refused past the pivot; nothing changes if it is being undone already. From CompensationFailed the undo budget is
--- granted anew. With `holder`, only if that attempt still holds the task (F1).
+-- granted anew, and entries that were skipped are open again. With `holder`, only if that attempt still holds the task (F1).
 WITH movable AS MATERIALIZED (
     SELECT t.task_id, t.state, t.epoch, t.last_event, t.definition, t.version
     FROM task AS t
@@ -19,10 +19,15 @@ granted AS (
     FROM movable AS m INNER JOIN definition AS d ON d.name = m.definition AND d.version = m.version
     WHERE s.task_id = m.task_id AND m.state = 'CompensationFailed' AND s.state <> 'Undone'
 ),
+reopened AS (
+    UPDATE compensation AS c SET state = 'Logged'
+    FROM movable AS m
+    WHERE c.task_id = m.task_id AND c.state = 'Skipped'
+),
 moved AS (
     UPDATE task AS t SET
         state = 'Compensating', state_since = clock_timestamp(), locked_by = NULL, run_id = NULL, complete_by = NULL,
-        not_before = clock_timestamp(), failure_count = 0, last_event = t.last_event + 1, updated_at = clock_timestamp()
+        not_before = undo_from(t.task_id), failure_count = 0, last_event = t.last_event + 1, updated_at = clock_timestamp()
     FROM movable
     WHERE t.task_id = movable.task_id
     RETURNING t.task_id, t.last_event, t.state, t.epoch

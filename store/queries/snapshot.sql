@@ -7,16 +7,20 @@ SELECT
         SELECT coalesce(jsonb_agg(jsonb_build_object(
             'name', s.name, 'state', s.state, 'epoch', s.epoch, 'result', s.result, 'pivot', s.pivot,
             'budget_left', s.budget_left, 'undo_budget_left', s.undo_budget_left, 'reserved', s.reserved,
-            'reservation', s.reservation, 'key_generation', s.key_generation,
-            'time_left_s', extract(epoch FROM s.complete_by - (SELECT clock_timestamp()))
+            'reservation', s.reservation, 'key_generation', s.key_generation, 'unknown', s.outcome_unknown,
+            'key_age_s', coalesce(extract(epoch FROM (SELECT clock_timestamp()) - s.key_since), 0),
+            'time_left_s', extract(epoch FROM s.complete_by - (SELECT clock_timestamp())),
+            'service', s.service, 'blocked', is_blocked(s.service, s.task_id)
         ) ORDER BY s.position), '[]')
         FROM step AS s WHERE s.task_id = t.task_id
     ) AS steps,
     (
         SELECT coalesce(jsonb_agg(jsonb_build_object(
-            'seq', c.seq, 'step', c.step, 'action', c.action, 'body', c.request, 'state', c.state
+            'seq', c.seq, 'step', c.step, 'action', c.action, 'body', c.request, 'state', c.state,
+            'quarantined', coalesce(c.quarantined_until > (SELECT clock_timestamp()), false),
+            'blocked', is_blocked(split_part(c.action, '.', 1), c.task_id)
         ) ORDER BY c.seq DESC), '[]')
-        FROM compensation AS c WHERE c.task_id = t.task_id AND c.state <> 'Undone'
+        FROM compensation AS c WHERE c.task_id = t.task_id AND c.state IN ('Logged', 'Undoing', 'Failed')
     ) AS undo_log
 FROM task AS t
 WHERE t.task_id = %(task_id)s

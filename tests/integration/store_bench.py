@@ -20,6 +20,7 @@ from runtime.embedded.postgres import EmbeddedPostgres
 from store.database import Database
 from store.intake import Caps, Intake
 from store.orders import Orders
+from store.services import BreakerTerms, Services
 from store.snapshot import Snapshot
 from store.state_store import Hold, StateStore
 from store.submission import SubmissionDesk, Verdict, digest_of
@@ -27,6 +28,7 @@ from store.supervision import Supervision
 from tests.conftest import MACHINE, ORDER, Databases
 
 ROOMY = Caps(in_flight=1_000_000, pending=1_000_000, pending_age=timedelta(days=1))
+BREAKER = BreakerTerms(failures=3, pause=timedelta(0), per_s=10, ramp=timedelta(seconds=4))
 LOADED = [(d.name, d.version) for d in registry()]
 RECORDS = {"order": ORDER, "provisioning": MACHINE}
 RUN = "run-1"
@@ -43,6 +45,7 @@ class StoreBench:
         self.store = StateStore(state)
         self.orders = Orders(orders)
         self.intake = Intake(state, ROOMY)
+        self.services = Services(state, BREAKER)
         self.desk = SubmissionDesk(self.intake, self.orders, registry())
         self.supervision = Supervision(supervisor)
 
@@ -58,7 +61,7 @@ class StoreBench:
 
     def empty(self) -> None:
         """Forget every task: what the next test finds is as good as new."""
-        for table in ("task", "step", "compensation", "event", "alert", "dead_letter", "inbox", "sweep"):
+        for table in ("task", "step", "compensation", "event", "alert", "dead_letter", "inbox", "sweep", "service"):
             self.owner(f"DELETE FROM {table}")  # noqa: S608 (our own tables)
         self.orders_owner("DELETE FROM business_record")
 

@@ -48,8 +48,8 @@ SELECT
 FROM generate_series(%(first)s::int, %(last)s::int) AS n
 """
 STEPS = """
-INSERT INTO step (task_id, name, position, budget, budget_left, undo_budget, undo_budget_left)
-SELECT task_id, name, position, 9, 9, 30, 30
+INSERT INTO step (task_id, name, position, service, budget, budget_left, undo_budget, undo_budget_left)
+SELECT task_id, name, position, name, 9, 9, 30, 30
 FROM task, unnest(ARRAY['stock', 'charge', 'ship', 'confirm']) WITH ORDINALITY AS s (name, position)
 WHERE state IN ('Pending', 'Processing', 'Compensating')
 """

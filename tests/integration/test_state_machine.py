@@ -66,8 +66,8 @@ def put(owner: Connection[Any], state: TaskState, *, held: bool | None = None) -
 def put_step(owner: Connection[Any], state: StepState) -> None:
     """Put a step into a state."""
     owner.execute(
-        "INSERT INTO step (task_id, name, position, state, budget, budget_left, undo_budget, undo_budget_left,"
-        " complete_by) VALUES ('t', 's', 0, %s, 9, 9, 30, 30, clock_timestamp())",
+        "INSERT INTO step (task_id, name, position, service, state, budget, budget_left, undo_budget, undo_budget_left,"
+        " complete_by) VALUES ('t', 's', 0, 'stock', %s, 9, 9, 30, 30, clock_timestamp())",
         (state,),
     )
 

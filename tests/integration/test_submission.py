@@ -77,6 +77,7 @@ def dispatcher(store: StoreBench, client: Client, grace: timedelta) -> Dispatche
         store.store,
         store.orders,
         store.intake,
+        store.services,
         registry(),
         worker="worker",
         slots=10,

@@ -191,8 +191,8 @@ def test_step_says_what_follows_its_refusal_and_the_definition_where_it_does_not
 @pytest.mark.demand("D3", "D7")
 def test_policies_are_json_and_name_every_step_with_its_budgets() -> None:
     found = definition(
-        step("a"),
-        step("pivot", undo=None, pivot=True, queue="q", within=timedelta(minutes=1)),
+        step("a", budget=15, undo=Undo("stock.cancel", unmake, quarantine=timedelta(minutes=2))),
+        step("pivot", undo=None, pivot=True, queue="q", within=timedelta(minutes=1), budget=15),
         backoff=Backoff(timedelta(seconds=2), 3.0, timedelta(minutes=1)),
         extended_wait=ExtendedWait(timedelta(hours=1), 2),
         on_spent="error",
@@ -203,15 +203,18 @@ def test_policies_are_json_and_name_every_step_with_its_budgets() -> None:
     assert (policies["extended_wait_s"], policies["extended_waits"]) == (3600.0, 2)
     assert policies["on_spent"] == "error"
     assert policies["steps"]["a"]["undo_budget"] == 30
+    assert policies["steps"]["a"]["quarantine_s"] == 120.0
     assert policies["steps"]["pivot"] == {
         "position": 1,
         "action": "stock.reserve",
+        "service": "stock",
         "after": ["a"],
         "within_s": 60.0,
         "calls": 3,
-        "budget": 9,
+        "budget": 15,
         "undo": None,
         "undo_budget": 0,
+        "quarantine_s": None,
         "pivot": True,
         "queue": "q",
         "on_refused": "error",

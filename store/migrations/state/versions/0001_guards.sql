@@ -68,7 +68,12 @@ BEGIN
             ('Failed', 'Undoing'),
             ('Undoing', 'Undone'),
             ('Undoing', 'UndoFailed'),
-            ('UndoFailed', 'Undoing')
+            ('UndoFailed', 'Undoing'),
+            -- a person closed the entry by hand (F10)
+            ('Running', 'Undone'),
+            ('Completed', 'Undone'),
+            ('Failed', 'Undone'),
+            ('UndoFailed', 'Undone')
     ) THEN
         RAISE EXCEPTION 'task %, step %: % -> % is not a legal transition',
             OLD.task_id, OLD.name, OLD.state, NEW.state
@@ -88,6 +93,51 @@ CREATE FUNCTION past_pivot(task text, ignoring text DEFAULT NULL) RETURNS boolea
             p.task_id = task AND p.pivot AND p.name IS DISTINCT FROM ignoring
             AND (p.state IN ('Running', 'Completed') OR (p.state = 'Failed' AND p.outcome_unknown))
     )
+$$;
+
+-- The earliest moment at which undo may begin: where a begun step's service keeps no tombstones, nothing but time keeps
+-- a late original out, so undo waits out every deadline that was ever granted to such a step, plus a margin (F7).
+CREATE FUNCTION undo_from(task text) RETURNS timestamptz LANGUAGE sql VOLATILE AS $$
+    SELECT greatest(clock_timestamp(), (
+        SELECT max(s.complete_by) + interval '2 seconds'
+        FROM step AS s
+        WHERE s.task_id = task AND s.quarantine_s IS NOT NULL AND s.state NOT IN ('NotStarted', 'Undone')
+    ))
+$$;
+
+-- The remote service that the next attempt at a task needs first; null if it needs none.
+CREATE FUNCTION next_service(task text, undo boolean) RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN undo THEN (
+        SELECT split_part(c.action, '.', 1) FROM compensation AS c
+        WHERE c.task_id = task AND c.state IN ('Logged', 'Undoing', 'Failed')
+        ORDER BY c.seq DESC LIMIT 1
+    ) ELSE (
+        SELECT s.service FROM step AS s
+        WHERE s.task_id = task AND s.state <> 'Completed'
+        ORDER BY s.position LIMIT 1
+    ) END
+$$;
+
+-- Whether the circuit breaker of a service keeps this task from calling it: open, and not the one task that probes (C8).
+CREATE FUNCTION is_blocked(called text, task text) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT EXISTS (
+        SELECT 1 FROM service AS v
+        WHERE
+            v.name = called
+            AND CASE
+                WHEN v.forced IS NULL THEN v.state = 'open' AND v.probe_task IS DISTINCT FROM task
+                ELSE v.forced = 'open'
+            END
+    )
+$$;
+
+-- Seconds until number n of those that waited may go: their rate grows from nothing to `per_s` over `ramp_s`, and then
+-- stays; with a jitter of less than a place in the queue (D12).
+CREATE FUNCTION paced(n bigint, per_s float8, ramp_s float8) RETURNS float8 LANGUAGE sql VOLATILE AS $$
+    SELECT random() / per_s + CASE
+        WHEN n <= per_s * ramp_s / 2 THEN sqrt(2 * ramp_s * n / per_s)
+        ELSE ramp_s / 2 + n / per_s
+    END
 $$;
 
 CREATE FUNCTION guard_event() RETURNS trigger LANGUAGE plpgsql AS $$

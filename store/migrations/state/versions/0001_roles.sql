@@ -15,12 +15,13 @@ END
 $$;
 
 GRANT SELECT, INSERT, UPDATE, DELETE ON task, step TO scheduler_app;
-GRANT SELECT, INSERT, UPDATE ON compensation, definition, inbox TO scheduler_app;
+GRANT SELECT, INSERT, UPDATE ON compensation, definition, inbox, service TO scheduler_app;
 GRANT SELECT, INSERT, DELETE ON event TO scheduler_app;
 GRANT SELECT, INSERT ON dead_letter, alert TO scheduler_app;
 GRANT SELECT ON sweep, alembic_version TO scheduler_app;
 
-GRANT SELECT ON task, step, compensation, event, definition, alert, sweep, alembic_version TO scheduler_supervisor;
+GRANT SELECT ON task, step, compensation, event, definition, alert, sweep, service, alembic_version
+    TO scheduler_supervisor;
 GRANT UPDATE (
     state, state_since, locked_by, run_id, complete_by, not_before, failure_count, error, last_event, updated_at
 ) ON task TO scheduler_supervisor;

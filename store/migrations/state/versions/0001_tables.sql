@@ -18,10 +18,12 @@ CREATE TABLE compensation (
     state VARCHAR(32) DEFAULT 'Logged' NOT NULL,
     attempts INTEGER DEFAULT '0' NOT NULL,
     error JSONB,
+    note JSONB,
+    quarantined_until TIMESTAMP WITH TIME ZONE,
     logged_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
     undone_at TIMESTAMP WITH TIME ZONE,
     PRIMARY KEY (task_id, seq),
-    CONSTRAINT undo_state_is_known CHECK (state IN ('Logged', 'Undoing', 'Undone', 'Failed')),
+    CONSTRAINT undo_state_is_known CHECK (state IN ('Logged', 'Undoing', 'Undone', 'Failed', 'Skipped', 'ClosedByHand')),
     CONSTRAINT step_is_logged_once UNIQUE (task_id, step)
 );
 
@@ -55,7 +57,7 @@ CREATE TABLE event (
     detail JSONB NOT NULL,
     at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
     PRIMARY KEY (task_id, number),
-    CONSTRAINT event_kind_is_known CHECK (kind IN ('submitted', 'claimed', 'advanced', 'processed', 'failed', 'gave_up', 'released', 'expired', 'undo_requested', 'undo_advanced', 'compensated', 'undo_failed', 'resubmitted', 'noted'))
+    CONSTRAINT event_kind_is_known CHECK (kind IN ('submitted', 'claimed', 'advanced', 'processed', 'failed', 'gave_up', 'released', 'expired', 'undo_requested', 'undo_advanced', 'compensated', 'undo_failed', 'undo_repaired', 'resubmitted', 'late_answer', 'noted'))
 );
 
 CREATE TABLE inbox (
@@ -69,6 +71,25 @@ CREATE TABLE inbox (
 
 CREATE INDEX inbox_by_key ON inbox (key);
 
+CREATE TABLE service (
+    name VARCHAR NOT NULL,
+    state TEXT DEFAULT 'closed' NOT NULL,
+    failures INTEGER DEFAULT '0' NOT NULL,
+    openings INTEGER DEFAULT '0' NOT NULL,
+    since TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
+    cause TEXT,
+    retry_at TIMESTAMP WITH TIME ZONE,
+    probe_task TEXT,
+    probe_until TIMESTAMP WITH TIME ZONE,
+    forced TEXT,
+    forced_by TEXT,
+    forced_reason TEXT,
+    PRIMARY KEY (name),
+    CONSTRAINT breaker_state_is_known CHECK (state IN ('closed', 'open')),
+    CONSTRAINT forced_state_is_known CHECK (forced IN ('closed', 'open')),
+    CONSTRAINT probe_has_a_lease CHECK ((probe_task IS NULL) = (probe_until IS NULL))
+);
+
 CREATE TABLE step (
     task_id VARCHAR NOT NULL,
     name VARCHAR NOT NULL,
@@ -78,6 +99,8 @@ CREATE TABLE step (
     complete_by TIMESTAMP WITH TIME ZONE,
     failure_count INTEGER DEFAULT '0' NOT NULL,
     pivot BOOLEAN DEFAULT false NOT NULL,
+    service TEXT NOT NULL,
+    quarantine_s FLOAT,
     budget INTEGER NOT NULL,
     budget_left INTEGER NOT NULL,
     undo_budget INTEGER NOT NULL,
@@ -87,6 +110,7 @@ CREATE TABLE step (
     gave_up BOOLEAN DEFAULT false NOT NULL,
     outcome_unknown BOOLEAN DEFAULT false NOT NULL,
     key_generation INTEGER DEFAULT '0' NOT NULL,
+    key_since TIMESTAMP WITH TIME ZONE,
     result JSONB,
     error JSONB,
     started_at TIMESTAMP WITH TIME ZONE,

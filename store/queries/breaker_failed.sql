@@ -1,0 +1,34 @@
+-- One more attempt in a row that failed at a service. At the threshold its breaker opens, with an alert; a probe that
+-- failed keeps it open for longer: the pause before the next one doubles, up to its most (C8).
+WITH seen AS MATERIALIZED (
+    SELECT
+        name, state = 'closed' AND failures + 1 >= %(threshold)s AS trips,
+        state = 'open' AND coalesce(probe_task = %(task_id)s, false) AS probe_failed
+    FROM service WHERE name = %(name)s
+    FOR UPDATE
+),
+moved AS (
+    UPDATE service AS v SET
+        failures = v.failures + 1,
+        cause = %(cause)s,
+        state = CASE WHEN s.trips THEN 'open' ELSE v.state END,
+        since = CASE WHEN s.trips THEN clock_timestamp() ELSE v.since END,
+        openings = v.openings + CASE WHEN s.trips OR s.probe_failed THEN 1 ELSE 0 END,
+        retry_at = CASE
+            WHEN s.trips OR s.probe_failed THEN clock_timestamp() + make_interval(
+                secs => least(%(longest_pause_s)s, %(pause_s)s * 2.0 ^ least(v.openings, 20)) * (0.75 + random() / 4)
+            )
+            ELSE v.retry_at
+        END,
+        probe_task = CASE WHEN s.probe_failed THEN NULL ELSE v.probe_task END,
+        probe_until = CASE WHEN s.probe_failed THEN NULL ELSE v.probe_until END
+    FROM seen AS s
+    WHERE v.name = s.name
+    RETURNING v.name, v.failures, v.cause, s.trips
+),
+alerted AS (
+    INSERT INTO alert (kind, message)
+    SELECT 'breaker_open', format('service %%s: %%s attempts in a row failed, last: %%s', name, failures, cause)
+    FROM moved WHERE trips
+)
+SELECT name, trips FROM moved

@@ -1,0 +1,31 @@
+-- Gives the right to probe an open service to one task that waits for it, once its pause is over, under a lease: of the
+-- definitions that the caller has loaded, the one that has waited longest (C8).
+WITH due AS MATERIALIZED (
+    SELECT v.name
+    FROM service AS v
+    WHERE
+        v.state = 'open' AND v.forced IS NULL AND v.retry_at <= clock_timestamp()
+        AND (v.probe_until IS NULL OR v.probe_until <= clock_timestamp())
+    FOR UPDATE SKIP LOCKED
+),
+chosen AS MATERIALIZED (
+    SELECT due.name, (
+        SELECT t.task_id
+        FROM task AS t
+        WHERE
+            t.locked_by IS NULL AND t.state IN ('Pending', 'Compensating') AND t.not_before <= clock_timestamp()
+            AND (t.definition, t.version) IN (
+                SELECT l.definition, l.version
+                FROM unnest(%(definitions)s::text[], %(versions)s::int[]) AS l (definition, version)
+            )
+            AND next_service(t.task_id, t.state = 'Compensating') = due.name
+        ORDER BY t.not_before, t.task_id
+        LIMIT 1
+    ) AS task_id
+    FROM due
+)
+UPDATE service AS v SET
+    probe_task = c.task_id, probe_until = clock_timestamp() + make_interval(secs => %(lease_s)s)
+FROM chosen AS c
+WHERE v.name = c.name AND c.task_id IS NOT NULL
+RETURNING v.name

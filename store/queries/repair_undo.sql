@@ -1,0 +1,44 @@
+-- A person repairs one entry of the compensation log of a task that nobody holds: skips it with a reason, or closes it as
+-- undone by hand, with evidence (F10). The task is Compensating again, so that the rest is undone.
+WITH movable AS MATERIALIZED (
+    SELECT t.task_id, t.state, t.epoch, c.seq, c.step
+    FROM task AS t INNER JOIN compensation AS c ON c.task_id = t.task_id AND c.step = %(step)s
+    WHERE
+        t.task_id = %(task_id)s AND t.locked_by IS NULL AND t.state IN ('Compensating', 'CompensationFailed')
+        AND (
+            c.state IN ('Logged', 'Undoing', 'Failed')
+            OR (c.state = 'Skipped' AND %(target)s = 'ClosedByHand')
+        )
+),
+entry AS (
+    UPDATE compensation AS c SET
+        state = %(target)s, undone_at = CASE %(target)s WHEN 'ClosedByHand' THEN clock_timestamp() END,
+        note = jsonb_strip_nulls(jsonb_build_object(
+            'by', %(requester)s::text, 'reason', %(reason)s::text, 'evidence', %(evidence)s::text
+        ))
+    FROM movable AS m
+    WHERE c.task_id = m.task_id AND c.seq = m.seq
+),
+step_closed AS (
+    UPDATE step AS s SET state = 'Undone', reserved = 0, reservation = NULL, error = NULL
+    FROM movable AS m
+    WHERE s.task_id = m.task_id AND s.name = m.step AND %(target)s = 'ClosedByHand'
+),
+moved AS (
+    UPDATE task AS t SET
+        state = 'Compensating',
+        state_since = CASE t.state WHEN 'Compensating' THEN t.state_since ELSE clock_timestamp() END,
+        not_before = undo_from(t.task_id), failure_count = 0, error = NULL,
+        last_event = t.last_event + 1, updated_at = clock_timestamp()
+    FROM movable AS m
+    WHERE t.task_id = m.task_id
+    RETURNING t.task_id, t.last_event, t.state, t.epoch
+)
+INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, detail)
+SELECT
+    moved.task_id, moved.last_event, 'undo_repaired', movable.state, moved.state, moved.epoch, %(requester)s,
+    jsonb_strip_nulls(jsonb_build_object(
+        'step', movable.step, 'as', %(target)s::text, 'reason', %(reason)s::text, 'evidence', %(evidence)s::text,
+        'request', %(request)s::text
+    ))
+FROM moved, movable

@@ -1,0 +1,182 @@
+"""Circuit breakers in the store: when they open and close, what they hold back, and at which pace they let go."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from itertools import pairwise
+
+import pytest
+
+from domain.messages import End, UndoRequest
+from domain.states import TaskState
+from runtime.embedded.postgres import EmbeddedPostgres
+from tests.integration.store_bench import BREAKER, LOADED, StoreBench, begin, fresh_databases, open_store_bench
+
+SLOTS = 1_000
+
+
+@pytest.fixture(scope="module")
+async def opened(templates: EmbeddedPostgres) -> AsyncIterator[StoreBench]:
+    """The state store on databases of this file."""
+    with fresh_databases(templates) as databases:
+        async with open_store_bench(databases, size=4) as bench:
+            yield bench
+
+
+@pytest.fixture
+def store(opened: StoreBench) -> Iterator[StoreBench]:
+    """The store, empty."""
+    opened.empty()
+    opened.services._looked_at = float("-inf")
+    yield opened
+
+
+def breaker(store: StoreBench, name: str) -> dict[str, object]:
+    """The row of a service."""
+    (row,) = store.owner("SELECT * FROM service WHERE name = %(name)s", name=name)
+    return row
+
+
+async def open_breaker(store: StoreBench, name: str) -> None:
+    """Let attempts fail in a row until the breaker opens."""
+    assert [await store.services.failed(name, "t", "503") for _ in range(BREAKER.failures)][-1]
+
+
+async def leased(store: StoreBench, name: str) -> str | None:
+    """The task that may probe a service, after one look at what is due."""
+    store.services._looked_at = float("-inf")
+    await store.services.lease(LOADED)
+    task = breaker(store, name)["probe_task"]
+    return None if task is None else str(task)
+
+
+async def claimable(store: StoreBench) -> list[str]:
+    """Ids of the tasks that a worker gets."""
+    return [c.task.task_id for c in await store.store.claim("w", LOADED, SLOTS)]
+
+
+@pytest.mark.demand("C8")
+async def test_breaker_opens_after_so_many_failures_in_a_row_with_one_alert(store: StoreBench) -> None:
+    opened = []
+    for _ in range(BREAKER.failures - 1):
+        opened.append(await store.services.failed("stock", "t", "503"))
+    await store.services.answered("stock", "t")
+    for _ in range(BREAKER.failures + 2):
+        opened.append(await store.services.failed("stock", "t", "503"))
+    assert opened == [False] * 4 + [True] + [False] * 2
+    assert breaker(store, "stock")["state"] == "open"
+    alerts = store.owner("SELECT kind, message FROM alert")
+    assert [(a["kind"], a["message"]) for a in alerts] == [
+        ("breaker_open", "service stock: 3 attempts in a row failed, last: 503")
+    ]
+
+
+@pytest.mark.demand("C8")
+async def test_claim_passes_over_tasks_whose_next_step_needs_an_open_service(store: StoreBench) -> None:
+    await store.submitted("needs-stock")
+    await store.submitted("needs-cloud", "provisioning")
+    await open_breaker(store, "stock")
+    assert await claimable(store) == ["needs-cloud"]
+
+
+@pytest.mark.demand("C8")
+async def test_step_of_an_open_service_does_not_begin_and_its_holder_releases_without_spending_anything(
+    store: StoreBench,
+) -> None:
+    hold = await store.begun("t")
+    await open_breaker(store, "payments")
+    report = await store.store.advance(hold, done="stock", result={"r": 1}, calls=1, begin=begin("charge"))
+    assert (report.end, report.grant) == (None, None), "the boundary itself is written"
+    report = await store.store.advance(hold, begin=begin("charge"))
+    task = await store.task("t")
+    assert report.end is End.RELEASED
+    assert "breaker" in report.cause
+    assert (task.state, task.locked_by) == (TaskState.PENDING, None)
+    assert (task.step("charge").budget_left, task.step("charge").state) == (9, "NotStarted")
+    assert store.owner("SELECT failure_count AS n FROM task") == [{"n": 0}]
+    assert await claimable(store) == []
+
+
+@pytest.mark.demand("C8")
+async def test_undo_that_needs_an_open_service_waits_too(store: StoreBench) -> None:
+    await store.begun("t", step="charge")
+    await open_breaker(store, "payments")
+    await store.store.request_undo(UndoRequest(task_id="t", requester="ada", reason="why not"))
+    assert await claimable(store) == []
+    await store.services.force("payments", "closed", requester="ada", reason="it is well")
+    store.owner("UPDATE task SET not_before = clock_timestamp()")
+    assert await claimable(store) == ["t"]
+
+
+@pytest.mark.demand("C8")
+async def test_one_task_at_a_time_probes_and_only_under_its_lease(store: StoreBench) -> None:
+    for name in ("a", "b", "c"):
+        await store.submitted(name)
+    await open_breaker(store, "stock")
+    probe = await leased(store, "stock")
+    assert probe == "a"
+    assert await claimable(store) == ["a"]
+    assert await leased(store, "stock") == "a", "no second probe while the lease lasts"
+    assert await claimable(store) == []
+    store.owner("UPDATE service SET probe_until = clock_timestamp()")
+    assert await leased(store, "stock") == "b", "the probe died: the next one is chosen"
+    assert await claimable(store) == ["b"]
+
+
+@pytest.mark.demand("C8")
+async def test_probe_that_fails_keeps_it_open_and_the_word_of_others_does_not_count(store: StoreBench) -> None:
+    await store.submitted("a")
+    await open_breaker(store, "stock")
+    assert await leased(store, "stock") == "a"
+    await store.services.answered("stock", "somebody else's late answer")
+    assert breaker(store, "stock")["state"] == "open"
+    await store.services.failed("stock", "a", "504")
+    row = breaker(store, "stock")
+    assert (row["state"], row["probe_task"], row["openings"], row["cause"]) == ("open", None, 2, "504")
+
+
+@pytest.mark.demand("C8", "D12")
+async def test_after_the_probe_those_that_waited_go_at_a_pace_that_ramps_up(store: StoreBench) -> None:
+    names = [f"t{n:03d}" for n in range(60)]
+    for name in names:
+        await store.submitted(name)
+    await store.submitted("other", "provisioning")
+    await open_breaker(store, "stock")
+    probe = await leased(store, "stock")
+    assert probe == names[0]
+    await store.services.answered("stock", names[0])
+    assert breaker(store, "stock")["state"] == "closed"
+    rows = store.owner(
+        "SELECT t.task_id, (e.detail ->> 'delay_s')::float8 AS delay_s"
+        " FROM task AS t JOIN event AS e ON e.task_id = t.task_id AND e.kind = 'noted' ORDER BY t.task_id"
+    )
+    assert [r["task_id"] for r in rows] == names[1:], "neither the probe, nor what does not need the service"
+    delays = [r["delay_s"] for r in rows]
+    assert max(b - a for a, b in pairwise(delays)) < 2.0
+    ramp, per_s = BREAKER.ramp.total_seconds(), BREAKER.per_s
+    first_second = sum(d < 1 for d in delays)
+    assert first_second <= per_s / ramp, "almost none at first"
+    for start in range(0, int(max(delays))):
+        assert sum(start <= d < start + 1 for d in delays) <= per_s + 2, "never more than the pace, but for the jitter"
+    assert max(delays) == pytest.approx(ramp / 2 + len(delays) / per_s, abs=0.2)
+
+
+@pytest.mark.demand("C8", "G4")
+async def test_person_has_the_last_word_on_a_breaker(store: StoreBench) -> None:
+    await store.submitted("t")
+    await store.services.force("stock", "open", requester="ada", reason="maintenance")
+    assert await leased(store, "stock") is None, "what a person closed is not probed"
+    assert await claimable(store) == []
+    await store.services.force("stock", None, requester="ada", reason="done")
+    row = breaker(store, "stock")
+    assert (row["forced"], row["state"], row["forced_by"], row["forced_reason"]) == (None, "closed", "ada", "done")
+    store.owner("UPDATE task SET not_before = clock_timestamp()")
+    assert await claimable(store) == ["t"]
+
+
+@pytest.mark.demand("C8")
+async def test_forced_closed_breaker_holds_nothing_back_however_many_attempts_fail(store: StoreBench) -> None:
+    await store.submitted("t")
+    await store.services.force("stock", "closed", requester="ada", reason="it lies")
+    await open_breaker(store, "stock")
+    assert await claimable(store) == ["t"]
