@@ -110,8 +110,9 @@ class Bookkeeping:
     async def _write(self, hold: Hold, work: Work, outcome: Outcome) -> Report:
         """Write what came of a call, keep it as evidence if it came too late, and tell the service's breaker."""
         report = await self._boundary(hold, work, outcome)
-        if report.end in _CAME_LATE and isinstance(outcome, Completed | Refused):
-            await self._store.note_late(hold, work.step, outcome.model_dump(mode="json"))
+        if report.end in _CAME_LATE and isinstance(outcome, Completed | Refused | Overtaken):
+            answer = outcome.model_dump(mode="json")
+            await self._store.note_late(hold.task_id, work.step, answer, actor=hold.locked_by)
         await self._tell_breaker(work, outcome)
         return report
 

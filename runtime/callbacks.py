@@ -24,6 +24,7 @@ from activities.agent import Action
 from domain.definition import Registry
 from domain.ids import idempotency_key
 from domain.messages import Completed, Json, Outcome, OutcomeBox, Refused
+from domain.states import StepState
 from store.inbox import InboxStore
 from store.snapshot import Snapshot
 from store.state_store import StateStore
@@ -103,6 +104,8 @@ class Callbacks:
         log.info("answer kept", task_id=task_id, step=step, response_id=answer.response_id, duplicate=not new)
         if task.locked_by and task.run_id and key == _current_key(task, step):
             await self._complete(task, step, outcome)
+        if new and not _is_awaited(task, step, key):
+            await self._store.note_late(task_id, step, outcome.model_dump(mode="json"), actor=f"callbacks/{key}")
 
     def _outcome(self, action: str, answer: Answer) -> Outcome:
         if answer.status == "failed":
@@ -132,6 +135,13 @@ async def _finish(handle: AsyncActivityHandle, outcome: Outcome) -> None:
     details = OutcomeBox(outcome=outcome).model_dump(mode="json")
     failure = ApplicationError(text, details, type=type(outcome).__name__, non_retryable=True)
     await handle.fail(failure, rpc_timeout=timedelta(seconds=5))
+
+
+def _is_awaited(task: Snapshot, step: str, key: str) -> bool:
+    """Whether an attempt waits for this answer, in time. If none does, the next one may still take it (C10)."""
+    row = task.step(step)
+    in_time = row.time_left_s is not None and row.time_left_s > 0
+    return row.state is StepState.RUNNING and in_time and key == _current_key(task, step)
 
 
 def _current_key(task: Snapshot, step: str) -> str:

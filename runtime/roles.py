@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from activities.bookkeeping import Bookkeeping
 from activities.http import new_client
 from activities.queued import agent_activities
 from activities.reservations import Reservations
+from domain.definition import worst_case
 from domain.faults import UsageError
 from pipelines import registry
 from runtime.callbacks import CallbackAddresses, Callbacks
@@ -136,6 +138,9 @@ async def _scheduler(
     _need_addresses(agents, inline)
     name = process_name("scheduler")
     await publish_definitions(stores.intake, stores.registry)
+    for definition in stores.registry:
+        worst = {s.name: asdict(worst_case(definition, s)) for s in definition.steps}
+        log.info("worst case", definition=definition.name, version=definition.version, steps=worst)
     inbox = InboxStore(stores.store.database)
     bookkeeping = Bookkeeping(stores.store, inbox, stores.services, Reservations(), agents)
     await stack.enter_async_context(

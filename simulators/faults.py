@@ -26,6 +26,7 @@ class FaultKind(StrEnum):
     LOST_REPLY = "lost_reply"  # commit the effect, then cut the connection
     DUPLICATE = "duplicate"  # deliver the request a second time, `latency_ms` after the answer
     CRASH = "crash"  # commit the effect, then die
+    AMNESIA = "amnesia"  # as a service that keeps neither tombstones nor fences
 
 
 _DELAYS = (FaultKind.LATENCY, FaultKind.SLOW_START)
@@ -89,6 +90,7 @@ class Plan:
     delay_s: float = 0.0
     decisive: FaultRule | None = None
     duplicate: FaultRule | None = None
+    amnesia: bool = False
     kinds: tuple[str, ...] = ()
 
 
@@ -147,11 +149,12 @@ class Injector:
         delay_s = 0.0
         decisive: FaultRule | None = None
         duplicate: FaultRule | None = None
+        amnesia = False
         kinds: list[str] = []
         for active in self._matching(target):
             kind = active.rule.kind
             taken = (kind is FaultKind.DUPLICATE and duplicate) or (
-                kind not in (*_DELAYS, FaultKind.DUPLICATE) and decisive
+                kind not in (*_DELAYS, FaultKind.DUPLICATE, FaultKind.AMNESIA) and decisive
             )
             if kind is FaultKind.OUTAGE or taken or not self._fires(active):
                 continue
@@ -160,9 +163,11 @@ class Injector:
                 delay_s += self._delay_s(active)
             elif kind is FaultKind.DUPLICATE:
                 duplicate = active.rule
+            elif kind is FaultKind.AMNESIA:
+                amnesia = True
             else:
                 decisive = active.rule
-        return Plan(delay_s, decisive, duplicate, tuple(kinds))
+        return Plan(delay_s, decisive, duplicate, amnesia, tuple(kinds))
 
     def _matching(self, target: Target) -> Iterator[_Active]:
         for active in self._active:

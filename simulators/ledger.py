@@ -62,7 +62,9 @@ class Ledger:
         with self.transaction() as connection:
             _settle(connection, call_id, outcome, status)
 
-    def create(self, call_id: int, call: Call, request: Json, execute: Callable[[], Answer]) -> Answer:
+    def create(
+        self, call_id: int, call: Call, request: Json, execute: Callable[[], Answer], *, fenced: bool = True
+    ) -> Answer:
         """Carries a request out once; a repetition gets the saved answer.
 
         Args:
@@ -70,28 +72,33 @@ class Ledger:
             call: A call with key and token.
             request: The JSON body as it was sent.
             execute: Decides the answer; asked only if the key is new. A 4xx is saved as a refusal.
+            fenced: Whether older tokens are refused.
 
         Returns:
             The new or saved answer; 412 `stale_token`; 410 `undone` if an undo was here first;
             422 `idempotency_key_reused` if the key came with another body before.
         """
         with self.transaction() as connection:
-            answer = _fence(connection, call) or _repeated(connection, call, request)
+            answer = (_fence(connection, call) if fenced else None) or _repeated(connection, call, request)
             if answer is None:
                 answer = execute()
                 _save(connection, call, request, answer)
             _settle(connection, call_id, answer.outcome, answer.status)
         return answer
 
-    def undo(self, call_id: int, call: Call, keys: Sequence[str], create_path: str) -> Answer:
-        """Takes back the effects of the keys; those that have none are barred from ever having one.
+    def undo(
+        self, call_id: int, call: Call, keys: Sequence[str], create_path: str, *, tombstones: bool = True
+    ) -> Answer:
+        """Takes back the effects of the keys; those that have none are barred from ever having one, by `tombstones`.
 
         Repeating it is safe and gives the same answer: `undone` counts effects that stand reversed,
         whichever call reversed them.
         """
         with self.transaction() as connection:
-            answer = _fence(connection, call)
+            answer = _fence(connection, call) if tombstones else None
             if answer is None:
+                if not tombstones:
+                    keys = [k for k in keys if _find(connection, k) is not None]
                 states = [_undo_one(connection, call, key, create_path) for key in dict.fromkeys(keys)]
                 undone = states.count("undone")
                 body = {"undone": undone, "nothing_to_undo": len(states) - undone}

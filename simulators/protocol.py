@@ -106,7 +106,8 @@ class FrontDesk:
             self._ledger.settle(call_id, answer.outcome, answer.status)
             return _respond(answer)
         refused = fault if fault is not None and fault.kind is FaultKind.REFUSE else None
-        response = self._reply(self._apply(operation, call_id, call, body, refused), fault)
+        answer = self._apply(operation, call_id, call, body, refused, amnesia=plan.amnesia)
+        response = self._reply(answer, fault)
         if plan.duplicate is not None:
             delay_s = plan.duplicate.latency_ms / 1000
             response.background = BackgroundTask(self._deliver_again, operation, call, body, delay_s)
@@ -125,13 +126,22 @@ class FrontDesk:
         await asyncio.sleep(delay_s)
         self._apply(operation, self._ledger.record_call(call, duplicate=True), call, body, None)
 
-    def _apply(self, operation: Operation, call_id: int, call: Call, body: bytes, refused: FaultRule | None) -> Answer:
+    def _apply(
+        self,
+        operation: Operation,
+        call_id: int,
+        call: Call,
+        body: bytes,
+        refused: FaultRule | None,
+        *,
+        amnesia: bool = False,
+    ) -> Answer:
         try:
             match operation:
                 case Create():
-                    return self._create(operation, call_id, call, body, refused)
+                    return self._create(operation, call_id, call, body, refused, amnesia)
                 case Undo():
-                    return self._undo(operation, call_id, call, body, refused)
+                    return self._undo(operation, call_id, call, body, refused, amnesia)
                 case _:
                     assert_never(operation)
         except ValidationError as error:
@@ -141,7 +151,13 @@ class FrontDesk:
         return answer
 
     def _create(
-        self, operation: Create[BaseModel], call_id: int, call: Call, body: bytes, refused: FaultRule | None
+        self,
+        operation: Create[BaseModel],
+        call_id: int,
+        call: Call,
+        body: bytes,
+        refused: FaultRule | None,
+        amnesia: bool,
     ) -> Answer:
         parsed = operation.body.model_validate_json(body)
         request: Json = json.loads(body)
@@ -150,12 +166,14 @@ class FrontDesk:
         def execute() -> Answer:
             return operation.execute(parsed, key) if refused is None else _refused(refused)
 
-        answer = self._ledger.create(call_id, call, request, execute)
+        answer = self._ledger.create(call_id, call, request, execute, fenced=not amnesia)
         if answer.outcome == "executed" and self._on_executed is not None:
             self._on_executed(call.path, key)
         return answer
 
-    def _undo(self, operation: Undo, call_id: int, call: Call, body: bytes, refused: FaultRule | None) -> Answer:
+    def _undo(
+        self, operation: Undo, call_id: int, call: Call, body: bytes, refused: FaultRule | None, amnesia: bool
+    ) -> Answer:
         """Undoes. A refusal is not saved: the key of an undo never changes, and it may be asked again."""
         keys = UndoRequest.model_validate_json(body).keys
         strangers = [k for k in keys if not _KEY.fullmatch(k) or k.partition(":")[0] != call.task_id]
@@ -164,7 +182,7 @@ class FrontDesk:
         elif refused is not None:
             answer = _refused(refused)
         else:
-            return self._ledger.undo(call_id, call, keys, operation.creates)
+            return self._ledger.undo(call_id, call, keys, operation.creates, tombstones=not amnesia)
         self._ledger.settle(call_id, answer.outcome, answer.status)
         return answer
 

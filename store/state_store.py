@@ -147,10 +147,10 @@ class StateStore:
         hold = Hold(claim.task.task_id, claim.locked_by, "")
         return await self._release(hold, cause, None, False, delay, unstarted=True)
 
-    async def note_late(self, hold: Hold, step: str, answer: Json) -> None:
-        """Keep an answer that came too late as evidence, once an attempt and step; nothing else changes (C10)."""
-        key = {"task_id": hold.task_id}
-        params = {**key, "actor": hold.locked_by, "step": step, "answer": json.dumps(answer)}
+    async def note_late(self, task_id: str, step: str, answer: Json, *, actor: str) -> None:
+        """Keep an answer that came too late as evidence, once an actor and step; nothing else changes (C10)."""
+        key = {"task_id": task_id}
+        params = {**key, "actor": actor, "step": step, "answer": json.dumps(answer)}
         await self.database.transaction((query("lock"), key), (query("late_answer"), params))
 
     # --- undo -------------------------------------------------------------------------------------------------

@@ -124,6 +124,10 @@ class Simulators:
         answer = self._http.get(f"/control/{service}/ledger", params={"task_id": task_id}).raise_for_status()
         return dict(answer.json())
 
+    def whole_ledger(self, service: str) -> dict[str, Any]:
+        """What a service has on record of all tasks."""
+        return dict(self._http.get(f"/control/{service}/ledger").raise_for_status().json())
+
     def live(self, task_id: str) -> dict[str, int]:
         """Effects that stand, by service; services without any are left out."""
         services = ("stock", "payments", "shipping", "mail", "cloud")

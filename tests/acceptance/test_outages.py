@@ -96,7 +96,7 @@ async def test_half_written_submission_that_is_to_be_undone_ends(bench: Bench, t
 
 
 class _Odd(BaseHTTPRequestHandler):
-    """A service that answers its first request with a success that makes no sense."""
+    """A service that answers its first request with a success that makes no sense, and then knows nothing of it."""
 
     answers = 0
 
@@ -108,6 +108,9 @@ class _Odd(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        self.send_error(404)
 
     def log_message(self, *_: Any) -> None:
         """Say nothing."""

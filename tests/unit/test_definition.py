@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 import pipelines
 from activities.agents import payments, stock
-from domain.definition import Backoff, Definition, ExtendedWait, Registry, Results, Step, Undo
+from domain.definition import Backoff, Definition, ExtendedWait, Registry, Results, Step, Undo, worst_case
 from domain.faults import DefinitionError
 
 
@@ -54,7 +54,7 @@ def refused(*steps: Step, **more: Any) -> str:
 # --- what is refused ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.demand("F12")
+@pytest.mark.demand("F12", "E2", "E4")
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
@@ -63,6 +63,15 @@ def refused(*steps: Step, **more: Any) -> str:
         (
             step("b", undo=Undo("stock.cancel", unmake, calls=31, budget=30)),
             "step b: its undo allowance of 31 calls exceeds its budget of 30",
+        ),
+        (step("b", calls=4), "step b: 3 attempts of 4 calls are 12 calls, over its budget of 9"),
+        (
+            step("b", undo=Undo("stock.cancel", unmake, calls=6, budget=30)),
+            "step b: 6 undo attempts of 6 calls are 36 calls, over its undo budget of 30",
+        ),
+        (
+            step("b", budget=30),
+            "step b: its undo budget of 30 must be larger than its budget of 30",
         ),
         (step("b", calls=0), "step b: its call allowance must be at least 1"),
         (step("b", undo=Undo("stock.cancel", unmake, calls=0)), "step b: its call allowance must be at least 1"),
@@ -84,6 +93,21 @@ def refused(*steps: Step, **more: Any) -> str:
 )
 def test_step_that_must_not_be_run_is_refused_by_name_and_value(broken: Step, said: str) -> None:
     assert said in refused(step("a"), broken)
+
+
+@pytest.mark.demand("E2")
+def test_extended_waits_count_in_the_worst_case() -> None:
+    said = refused(step("a"), extended_wait=ExtendedWait(timedelta(hours=1), times=2))
+    assert "step a: 5 attempts of 3 calls are 15 calls, over its budget of 9: lower calls, threshold" in said
+
+
+@pytest.mark.demand("E2", "E4")
+def test_worst_case_of_the_shipped_definitions_fits_their_budgets() -> None:
+    for found in pipelines.registry():
+        for s in found.steps:
+            worst = worst_case(found, s)
+            assert worst.calls <= s.budget
+            assert s.undo is None or (worst.undo_calls <= s.undo.budget > s.budget)
 
 
 @pytest.mark.parametrize("name", ["", "Order", "1st", "an order", "a/b", "a" * 64])

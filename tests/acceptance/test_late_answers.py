@@ -1,0 +1,61 @@
+"""Answers that come too late change nothing, and are kept as evidence (C10)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from domain.messages import UndoRequest
+from domain.states import StepState, TaskState
+from runtime.roles import Role, callback_addresses
+from tests.conftest import Bench, Simulators, eventually
+
+
+async def late(bench: Bench, task_id: str) -> list[dict[str, Any]]:
+    """Details of the late answers on record."""
+    return [e.detail for e in (await bench.page(task_id)).events if e.kind == "late_answer"]
+
+
+@pytest.mark.demand("C10")
+async def test_answer_of_an_inline_step_that_is_being_undone_is_kept_and_changes_nothing(
+    bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
+) -> None:
+    simulators.fault("stock", "latency", latency_ms=1_500, match={"task_id": task_id, "undo": False})
+    async with bench.worker():
+        await bench.submit(order, task_id)
+        await bench.called(simulators, "stock", task_id)
+        await bench.stores.store.request_undo(UndoRequest(task_id=task_id, requester="ada", reason="too slow"))
+        assert await bench.reached(task_id, TaskState.COMPENSATED) is TaskState.COMPENSATED
+
+        async def there() -> bool:
+            return bool(await late(bench, task_id))
+
+        await eventually(there)
+    (kept,) = await late(bench, task_id)
+    assert (kept["step"], kept["answer"]["kind"]) == ("stock", "overtaken"), "refused by the fence"
+    page = await bench.page(task_id)
+    assert page.task.state is TaskState.COMPENSATED
+    assert page.steps[0].state is StepState.UNDONE
+    assert simulators.live(task_id) == {}
+
+
+@pytest.mark.demand("C10", "C11")
+async def test_callback_for_which_nobody_waits_any_more_is_counted_once(
+    bench: Bench, machine: dict[str, Any], simulators: Simulators, task_id: str
+) -> None:
+    async with bench.worker(Role.SCHEDULER, Role.AGENTS, Role.CALLBACKS):
+        await bench.submit(machine, task_id, "provisioning")
+        assert await bench.settled(task_id) is TaskState.PROCESSED
+        before = await bench.page(task_id)
+        url = callback_addresses(bench.settings).address(f"{task_id}:machine:0")
+        answer = {"response_id": f"late-{task_id}", "status": "done", "result": {"machine_id": "m", "ip": "::1"}}
+        async with httpx.AsyncClient() as http:
+            for _ in range(3):
+                (await http.post(url, json=answer)).raise_for_status()
+    (kept,) = await late(bench, task_id)
+    assert kept["answer"]["result"]["machine_id"] == "m"
+    after = await bench.page(task_id)
+    assert after.steps == before.steps
+    assert after.task.state is TaskState.PROCESSED

@@ -1,0 +1,87 @@
+"""A service that keeps no tombstones: undo waits the original out, and is done again after a quarantine (F6, F7)."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from subprocess import run
+
+import psycopg
+import pytest
+
+from domain.messages import Begin, UndoRequest
+from domain.states import TaskState
+from store.state_store import Hold
+from tests.conftest import ORDER, Bench, Simulators, eventually
+from tests.courier.parcel import QUARANTINE
+from tests.workers import ROOT, WorkerProcess, environment
+
+COURIER = {"SAS_PIPELINES": "tests.courier", "SAS_AGENTS": "tests.courier"}
+
+
+@pytest.mark.demand("F6", "F7")
+async def test_effect_that_appears_after_its_undo_is_undone_again_where_nothing_keeps_it_out(
+    bench: Bench, simulators: Simulators, task_id: str
+) -> None:
+    """The order for the parcel is on its way for longer than its deadline and the first undo: then it is carried out."""
+    simulators.fault("shipping", "amnesia")
+    simulators.fault("shipping", "latency", latency_ms=3_600, match={"task_id": task_id, "undo": False}, times=1)
+    more = {**COURIER, "SAS_SERVICES__COURIER": f"{simulators.url}/shipping"}
+    message = {"task_id": task_id, "pipeline": "parcel", "record": {"to": ORDER["address"]}}
+    submitted = run(
+        [sys.executable, "starter.py", "submit", "-"],
+        input=json.dumps(message).encode(),
+        env={**os.environ, **environment(bench.settings), **more},
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+    )
+    assert submitted.returncode == 0, submitted.stderr.decode()
+    with WorkerProcess(bench.settings, more=more):
+        await bench.called(simulators, "shipping", task_id)
+        asked = await bench.stores.store.request_undo(UndoRequest(task_id=task_id, requester="ada", reason="late"))
+        assert asked.verdict == "accepted"
+
+        async def quarantined() -> bool:
+            return (await bench.page(task_id)).undo_log[0].quarantined_until is not None
+
+        await eventually(quarantined)
+        page = await bench.page(task_id)
+        began = next(e for e in page.events if e.detail.get("began") == "collect" and e.kind == "undo_advanced")
+        original = next(e for e in page.events if e.detail.get("began") == "collect" and e.kind == "advanced")
+        assert (began.at - original.at).total_seconds() >= 1 + 2, "its deadline and the margin are waited out"
+        assert simulators.live(task_id) == {}, "the original has not arrived when it is undone for the first time"
+
+        async def arrived() -> bool:
+            return simulators.live(task_id) == {"shipping": 1}
+
+        await eventually(arrived)
+        assert await bench.reached(task_id, TaskState.COMPENSATED) is TaskState.COMPENSATED
+    page = await bench.page(task_id)
+    assert simulators.live(task_id) == {}
+    assert simulators.calls("shipping", task_id, undo=True) == 2
+    until = page.undo_log[0].quarantined_until
+    assert until is not None
+    assert page.events[-1].at >= until, "no end before the quarantine is over"
+    kept = [e for e in page.events if e.kind == "undo_advanced" and e.detail.get("quarantined") == "collect"]
+    assert (until - kept[0].at).total_seconds() == pytest.approx(QUARANTINE.total_seconds(), abs=0.5)
+
+
+@pytest.mark.demand("F7")
+async def test_undo_waits_out_every_deadline_that_the_step_was_ever_granted(
+    bench: Bench, simulators: Simulators, task_id: str
+) -> None:
+    """In the store: the undo of a step without a barrier is not claimable before its complete_by and a margin."""
+    await bench.submit(ORDER, task_id)
+    store = bench.stores.store
+    (claim,) = await store.claim("w", [("order", 1)], 1, [task_id])
+    hold = Hold(task_id, claim.locked_by, "run")
+    assert (await store.advance(hold, begin=Begin(step="stock", within_s=60, calls=1))).grant is not None
+    with psycopg.connect(bench.settings.admin_database_url.get_secret_value()) as owner:
+        owner.execute("UPDATE step SET quarantine_s = 5 WHERE task_id = %s AND name = 'stock'", (task_id,))
+    await store.request_undo(UndoRequest(task_id=task_id, requester="ada", reason="late"))
+    page = await bench.page(task_id)
+    assert page.steps[0].complete_by is not None
+    assert (page.task.not_before - page.steps[0].complete_by).total_seconds() == pytest.approx(2, abs=0.1)
+    assert await store.claim("w", [("order", 1)], 1, [task_id]) == []

@@ -1,0 +1,24 @@
+"""A courier that keeps neither tombstones nor fences, and can't be asked by key."""
+
+from __future__ import annotations
+
+from activities.agent import Agent, Call, action
+from activities.agents.shipping import Book, Booked, CancelShipment
+
+
+class Courier(Agent):
+    """Parcels."""
+
+    service = "courier"
+    keeps_tombstones = False
+
+    @action
+    async def collect(self, call: Call, request: Book) -> Booked:
+        """Order a collection."""
+        _, body = await call.post("/shipments", request)
+        return Booked.model_validate(body)
+
+    @action
+    async def cancel(self, call: Call, request: CancelShipment) -> None:
+        """Cancel it; a late order that comes after this is taken all the same."""
+        await call.undo("/shipments/cancel", request)

@@ -1,0 +1,143 @@
+"""An outcome that is unknown is asked for by key, before anything is sent again (C15)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from activities.agent import KEY_FORGOTTEN, Agent, Agents, Call, action
+from activities.agents import all_agents
+from activities.agents.payments import Charge, Charged
+from activities.http import new_client
+from domain.ids import idempotency_keys
+from domain.messages import AgentRequest, Completed, GaveUp, Outcome, Refused
+from tests.conftest import ALL_SERVICES, Simulators
+
+CHARGE = {"amount_minor": 2500, "currency": "EUR", "card_token": "tok_visa"}
+
+
+class Till(Agent):
+    """The payments service, by an Agent that can't ask it."""
+
+    service = "payments"
+
+    @action
+    async def charge(self, call: Call, request: Charge) -> Charged:
+        """Charge."""
+        _, body = await call.post("/charges", request)
+        return Charged.model_validate(body)
+
+
+class Payments:
+    """Asks the Agent of the payments service for a charge, as an attempt does."""
+
+    def __init__(self, simulators: Simulators, task_id: str, http: Any) -> None:
+        self._simulators, self._task_id, self._http = simulators, task_id, http
+        self._services = {s: f"{simulators.url}/{s}" for s in ALL_SERVICES}
+
+    async def charge(self, *, agents: list[type[Agent]] | None = None, **more: Any) -> Outcome:
+        """What came of it."""
+        request = AgentRequest(
+            **{
+                "task_id": self._task_id,
+                "step": "charge",
+                "action": "payments.charge",
+                "body": CHARGE,
+                "keys": idempotency_keys(self._task_id, "charge", 0),
+                "epoch": 1,
+                "calls": 3,
+                "run_id": "run",
+                **more,
+            }
+        )
+        return await Agents(agents or list(all_agents()), self._services, self._http).perform(
+            request, monotonic() + 5
+        )
+
+    @property
+    def sent(self) -> int:
+        """Charges that the service has received."""
+        return self._simulators.calls("payments", self._task_id)
+
+
+@pytest.fixture
+async def payments(simulators: Simulators, task_id: str) -> AsyncIterator[Payments]:
+    """The payments service, for one task."""
+    async with new_client() as http:
+        yield Payments(simulators, task_id, http)
+
+
+@pytest.mark.demand("C15")
+async def test_lost_reply_is_asked_for_and_nothing_is_sent_again(payments: Payments, simulators: Simulators) -> None:
+    simulators.fault("payments", "lost_reply", times=1)
+    outcome = await payments.charge()
+    assert isinstance(outcome, Completed)
+    assert outcome.result["charge_id"].startswith("charge_")
+    assert (outcome.calls, payments.sent) == (2, 1), "the question counts as a call"
+
+
+@pytest.mark.demand("C15")
+async def test_failure_after_the_effect_is_found_done_even_if_the_service_would_repeat_its_500(
+    payments: Payments, simulators: Simulators
+) -> None:
+    simulators.fault("payments", "error", status=500, after_effect=True)
+    outcome = await payments.charge()
+    assert isinstance(outcome, Completed)
+    assert payments.sent == 1
+
+
+@pytest.mark.demand("C15", "B7")
+async def test_call_of_an_earlier_attempt_is_asked_for_first(payments: Payments) -> None:
+    assert isinstance(await payments.charge(), Completed)
+    again = await payments.charge(unknown=True, epoch=2)
+    assert isinstance(again, Completed)
+    assert payments.sent == 1
+
+
+@pytest.mark.demand("C15")
+async def test_key_that_the_service_has_never_seen_is_sent(payments: Payments) -> None:
+    outcome = await payments.charge(unknown=True)
+    assert isinstance(outcome, Completed)
+    assert (outcome.calls, payments.sent) == (2, 1)
+
+
+@pytest.mark.demand("C15", "E3")
+async def test_question_is_paid_for_out_of_the_allowance(payments: Payments) -> None:
+    outcome = await payments.charge(unknown=True, calls=1)
+    assert isinstance(outcome, GaveUp)
+    assert "no call is left" in outcome.cause
+    assert payments.sent == 0
+
+
+@pytest.mark.demand("C15", "C5")
+async def test_refusal_that_was_lost_is_found_and_is_certain(payments: Payments, simulators: Simulators) -> None:
+    simulators.fault("payments", "lost_reply", times=1)
+    declined = {**CHARGE, "card_token": "tok_declined"}
+    outcome = await payments.charge(body=declined)
+    assert isinstance(outcome, Refused)
+    assert (outcome.code, outcome.unknown_before) == ("card_declined", False)
+    assert payments.sent == 1
+
+
+@pytest.mark.demand("C15")
+async def test_key_that_the_service_no_longer_remembers_is_never_sent_again(payments: Payments) -> None:
+    day_s = 24 * 3600.0
+    outcome = await payments.charge(unknown=True, key_age_s=day_s + 1)
+    assert isinstance(outcome, Refused)
+    assert (outcome.code, outcome.unknown_before) == (KEY_FORGOTTEN, True)
+    assert "remembers keys for 1 day" in outcome.message
+    assert payments.sent == 0
+    young = await payments.charge(unknown=True, key_age_s=day_s - 60)
+    assert isinstance(young, Completed)
+
+
+async def test_service_that_can_not_be_asked_gets_the_same_key_again(
+    payments: Payments, simulators: Simulators
+) -> None:
+    simulators.fault("payments", "lost_reply", times=1)
+    outcome = await payments.charge(agents=[Till])
+    assert isinstance(outcome, Completed)
+    assert payments.sent == 2
