@@ -19,8 +19,9 @@ from typing import Any, ClassVar, Literal, TypeVar, get_type_hints
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from activities.http import body_of, fault_of_answer, fault_of_transport
+from activities.http import body_of, exchange, fault_of_answer, fault_of_transport
 from domain.faults import (
+    AnswerTooLong,
     DefinitionError,
     OutOfTime,
     OvertakenFault,
@@ -45,7 +46,7 @@ MARGIN_S = 0.05
 """Kept back from the time left, for the answer to be recorded (C4)."""
 
 KEY_FORGOTTEN = "key_forgotten"
-"""The service may have done it, and no longer remembers the key: neither sending nor undoing is safe; a person looks."""
+"""The service may have done it, and no longer knows the key: neither sending nor undoing is safe; a person looks."""
 
 _LEAST_S = 0.05
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
@@ -152,9 +153,10 @@ class Call:
         }
         try:
             async with asyncio.timeout(self.time_left):
-                return await self.client.request(
+                request = self.client.build_request(
                     method, self.base_url + path, json=body, headers=headers, timeout=self.time_left
                 )
+                return await exchange(self.client, request)
         except httpx.HTTPError as error:
             raise fault_of_transport(error) from error
         except TimeoutError as error:
@@ -273,7 +275,8 @@ class Agents:
             try:
                 return Completed(result=await self._once(agent, spec, call, request), calls=call.sent)
             except PermanentFault as fault:
-                return Refused(code=fault.code, message=str(fault), unknown_before=call.unknown)
+                unknown = call.unknown or isinstance(fault, AnswerTooLong)
+                return Refused(code=fault.code, message=str(fault), unknown_before=unknown)
             except OvertakenFault as fault:
                 return Overtaken(cause=str(fault))
             except OutOfTime as fault:

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from domain.faults import Fault, OvertakenFault, PermanentFault, TransientFault, UnknownOutcome
+from domain.faults import AnswerTooLong, Fault, OvertakenFault, PermanentFault, TransientFault, UnknownOutcome
 from domain.messages import Json
 from domain.text import clean, clean_json
 
@@ -28,6 +28,9 @@ _STATUS: dict[int, type[Fault]] = {
 }
 """What a status means. Any other 4xx is permanent; any other 5xx has an unknown outcome (C5)."""
 
+MOST_BYTES = 256 * 1024
+"""Longest answer that is read: results are kept in the store and pass through Temporal's histories."""
+
 _TRANSIENT_CODES = frozenset({"in_progress"})
 _TWIN_PAUSE = timedelta(seconds=1)
 """Pause while a twin of the request is being worked on, where the service names none."""
@@ -42,6 +45,32 @@ def new_client() -> httpx.AsyncClient:
         transport=httpx.AsyncHTTPTransport(retries=0, limits=httpx.Limits(max_connections=100)),
         follow_redirects=False,
     )
+
+
+async def exchange(client: httpx.AsyncClient, request: httpx.Request) -> httpx.Response:
+    """Send a request and read its answer, up to a bound.
+
+    Raises:
+        AnswerTooLong: The answer to a success is longer; what was asked for is done.
+        httpx.HTTPError: As the client raises it.
+    """
+    response = await client.send(request, stream=True)
+    try:
+        content = b""
+        async for chunk in response.aiter_bytes():
+            content += chunk
+            if len(content) > MOST_BYTES:
+                if response.is_success:
+                    raise AnswerTooLong(f"{response.status_code} with an answer of more than {MOST_BYTES} bytes")
+                content = b""
+                break
+    finally:
+        await response.aclose()
+    headers = [(k, v) for k, v in response.headers.multi_items() if k.lower() not in _OF_THE_WIRE]
+    return httpx.Response(response.status_code, headers=headers, content=content)
+
+
+_OF_THE_WIRE = frozenset({"content-encoding", "content-length", "transfer-encoding"})
 
 
 def fault_of_transport(error: httpx.HTTPError) -> Fault:

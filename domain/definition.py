@@ -24,6 +24,9 @@ Results = Mapping[str, Json]
 UNDO_THRESHOLD = 5
 """Failures of one undo in a row that are answered with another try."""
 
+MOST_STEPS = 100
+"""Bound on the steps of a definition: those side by side are pending at once, and every step is in the history."""
+
 INLINE_LIMIT = timedelta(seconds=5)
 """An inline step holds its workflow task, and signals wait for it: so it must be short."""
 
@@ -201,6 +204,10 @@ def _problems(definition: Definition) -> list[str]:
         found.append(f"its name must match {NAME.pattern}")
     if not names:
         found.append("it has no steps")
+    if len(names) > MOST_STEPS:
+        found.append(
+            f"it has {len(names)} steps; {MOST_STEPS} are the most, as Temporal bounds what is pending at once"
+        )
     found += [f"step name {n!r} is used twice" for n in sorted({n for n in names if names.count(n) > 1})]
     found += [f"step name {n!r} must match {NAME.pattern}" for n in names if not NAME.fullmatch(n)]
     if found:

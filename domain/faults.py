@@ -4,6 +4,7 @@ Fault
 ├── TransientFault        again: certainly not done
 ├── UnknownOutcome        again with the same key: perhaps done
 ├── PermanentFault        never
+│   └── AnswerTooLong     done, but the answer can't be kept: a person looks, or it is undone
 ├── OvertakenFault        a newer attempt was seen: stop quietly
 └── OutOfTime             the time is up, nothing was sent
 UsageError                what was asked for is wrong: names the thing and the value
@@ -40,6 +41,13 @@ class PermanentFault(Fault):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+class AnswerTooLong(PermanentFault):
+    """It was done, but the answer is longer than what can be kept; asking again would not make it shorter."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("answer_too_long", message)
 
 
 class OvertakenFault(Fault):

@@ -119,6 +119,11 @@ def test_definition_without_steps_is_refused() -> None:
     assert "it has no steps" in refused()
 
 
+def test_definition_with_more_steps_than_temporal_bears_is_refused() -> None:
+    assert "it has 101 steps; 100 are the most" in refused(*(step(f"s{n}", after=()) for n in range(101)))
+    assert len(definition(*(step(f"s{n}", after=()) for n in range(100))).steps) == 100
+
+
 @pytest.mark.demand("F12")
 @pytest.mark.parametrize(
     "steps",
