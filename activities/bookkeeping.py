@@ -108,27 +108,24 @@ class Bookkeeping:
         return report
 
     async def _write(self, hold: Hold, work: Work, outcome: Outcome) -> Report:
-        """Write what came of a call, keep it as evidence if it came too late, and tell the service's breaker."""
+        """Write what came of a call; then, best effort, keep it if it came too late, and tell the service's breaker."""
         report = await self._boundary(hold, work, outcome)
-        if report.end in _CAME_LATE and isinstance(outcome, Completed | Refused | Overtaken):
-            answer = outcome.model_dump(mode="json")
-            await self._store.note_late(hold.task_id, work.step, answer, actor=hold.locked_by)
-        await self._tell_breaker(work, outcome)
+        with suppress(Unreachable):
+            if report.end in _CAME_LATE and isinstance(outcome, Completed | Refused | Overtaken):
+                answer = outcome.model_dump(mode="json")
+                await self._store.note_late(hold.task_id, work.step, answer, actor=hold.locked_by)
+            if work.request is not None:
+                await self._tell_breaker(work.request.service, work.task_id, outcome)
         return report
 
-    async def _tell_breaker(self, work: Work, outcome: Outcome) -> None:
-        """Best effort: the boundary is written, and nothing depends on the breaker's opinion of one call."""
-        if work.request is None:
-            return
-        service, task_id = work.request.service, work.task_id
-        with suppress(Unreachable):
-            match outcome:
-                case Completed() | Refused() | Overtaken():
-                    await self._services.answered(service, task_id)
-                case GaveUp():
-                    await self._services.failed(service, task_id, outcome.cause)
-                case TimedOut() if outcome.called:
-                    await self._services.failed(service, task_id, outcome.cause)
+    async def _tell_breaker(self, service: str, task_id: str, outcome: Outcome) -> None:
+        match outcome:
+            case Completed() | Refused() | Overtaken():
+                await self._services.answered(service, task_id)
+            case GaveUp():
+                await self._services.failed(service, task_id, outcome.cause)
+            case TimedOut() if outcome.called:
+                await self._services.failed(service, task_id, outcome.cause)
 
     async def _boundary(self, hold: Hold, work: Work, outcome: Outcome) -> Report:
         """One guarded statement, whatever came of the call."""
