@@ -11,6 +11,8 @@ from cli.demo import demo
 from cli.doctor import doctor
 from cli.intake import start, submit
 from cli.look import list_tasks, show, wait
+from cli.repair import repair
+from cli.services import services
 from cli.up import up
 from cli.watch import watch
 
@@ -19,7 +21,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (up, demo, start, submit, show, watch, wait, compensate, resubmit, supervise, migrate, doctor, audit):
+FROM_START_TO_END = (up, demo, start, submit, show, watch, wait)
+FOR_OPERATORS = (compensate, repair, resubmit, services, supervise, migrate, doctor, audit)
+for command in (*FROM_START_TO_END, *FOR_OPERATORS):
     app.command()(command)
 app.command("list")(list_tasks)
 

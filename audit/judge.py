@@ -1,20 +1,31 @@
-"""Every invariant there is, over one picture."""
+"""Every invariant there is, over one picture, and over all of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from audit import ledger_checks, log_checks, row_checks
+from audit import ledger_checks, log_checks, row_checks, run_checks, submitter_checks, whole_checks
 from audit.picture import Picture
+from audit.whole_checks import Finding, Whole
 
 Check = Callable[[Picture], Iterator[str]]
+WholeCheck = Callable[[Whole], Iterator[Finding]]
 
 CHECKS: tuple[Check, ...] = (*log_checks.CHECKS, *row_checks.CHECKS)
 """What the databases alone can show."""
 
 LEDGER_CHECKS: tuple[Check, ...] = ledger_checks.CHECKS
 """What needs the services' ledgers."""
+
+RUN_CHECKS: tuple[Check, ...] = run_checks.CHECKS
+"""What needs Temporal."""
+
+SUBMITTER_CHECKS: tuple[Check, ...] = submitter_checks.CHECKS
+"""What needs the submitters' log."""
+
+WHOLE_CHECKS: tuple[WholeCheck, ...] = whole_checks.CHECKS
+"""What needs all tasks."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +39,12 @@ class Violation:
 
 def checks_of(picture: Picture) -> tuple[Check, ...]:
     """The checks that the picture has the data for."""
-    return CHECKS if picture.ledgers is None else (*CHECKS, *LEDGER_CHECKS)
+    return (
+        *CHECKS,
+        *(LEDGER_CHECKS if picture.ledgers is not None else ()),
+        *(RUN_CHECKS if picture.runs is not None else ()),
+        *(SUBMITTER_CHECKS if picture.answers is not None else ()),
+    )
 
 
 def judge(picture: Picture) -> Iterator[Violation]:
@@ -36,3 +52,10 @@ def judge(picture: Picture) -> Iterator[Violation]:
     for check in checks_of(picture):
         for text in check(picture):
             yield Violation(check.__name__, picture.task.task_id, text)
+
+
+def judge_whole(whole: Whole) -> Iterator[Violation]:
+    """The violations that only all tasks together show."""
+    for check in WHOLE_CHECKS:
+        for task_id, text in check(whole):
+            yield Violation(check.__name__, task_id, text)

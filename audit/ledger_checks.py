@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from datetime import datetime
 from itertools import pairwise
 
-from audit.picture import Call, Effect, Picture
-from domain.states import TaskState
+from audit.picture import Picture
+from audit.witnesses import Call, Effect
+from domain.messages import Json
+from domain.states import EventKind, TaskState, UndoState
 
 
 def effect_is_there_at_most_once(picture: Picture) -> Iterator[str]:
@@ -26,9 +29,10 @@ def processed_has_every_effect(picture: Picture) -> Iterator[str]:
 
 
 def compensated_has_no_effect(picture: Picture) -> Iterator[str]:
-    """Compensated: no effect stands but of steps that have no undo (design 2, failures 3)."""
+    """Compensated: no effect stands but of steps that have no undo, or were closed by hand (design 2, failures 3)."""
     if picture.task.state is TaskState.COMPENSATED:
         live = [e for e in _effects(picture) if e.is_live and picture.undoable(e.step)]
+        live = [e for e in live if not picture.is_closed_by_hand(e.step)]
         yield from (f"it is Compensated, effect {e.key} stands" for e in live)
 
 
@@ -69,10 +73,81 @@ def tokens_never_fall(picture: Picture) -> Iterator[str]:
                 yield f"{service} accepted {effect.key} with token {effect.token}; epochs are 1..{picture.task.epoch}"
 
 
+def ledgers_show_undo_in_reverse(picture: Picture) -> Iterator[str]:
+    """By the services' own clocks too, what began last was undone first (design 6, failures 5)."""
+    undone = {
+        entry.step: min(times)
+        for entry in sorted(picture.undo_log, key=lambda e: e.seq, reverse=True)
+        if entry.state is UndoState.UNDONE and (times := _undone_at(picture, entry.step))
+    }
+    for (later, at), (earlier, before) in pairwise(undone.items()):
+        if before < at:
+            yield f"{earlier} was undone at its service before {later}, which began later"
+
+
+def money_adds_up(picture: Picture) -> Iterator[str]:
+    """What was taken and not given back is all that its undo would give back, or nothing (failures 3)."""
+    state = picture.task.state
+    if state not in (TaskState.PROCESSED, TaskState.COMPENSATED):
+        return
+    kept, due = Counter[str](), Counter[str]()
+    for effect in _effects(picture):
+        if effect.is_live and not picture.is_closed_by_hand(effect.step):
+            kept += _money(effect.body)
+    for entry in picture.undo_log if state is TaskState.PROCESSED else ():
+        due += _money(entry.request)
+    if kept != due:
+        yield f"it is {state}: {dict(kept)} was taken and not given back, due is {dict(due)}"
+
+
+def calls_are_made_in_their_time(picture: Picture) -> Iterator[str]:
+    """No service carried a call out before its attempt had begun the step, or after its deadline (F2, failures 9)."""
+    bound = picture.terms.network_bound
+    begun = _begun(picture)
+    for call in _calls(picture):
+        within = picture.definition.within(call.step) if picture.definition else None
+        if call.outcome != "executed" or call.received_at is None or within is None:
+            continue
+        at = begun.get((call.step, call.undo, call.token or 0))
+        if at is None or call.received_at < at - bound:
+            yield f"call {call.key} was carried out for attempt {call.token}, which had not begun the step"
+        elif call.received_at > at + within + bound:
+            late = call.received_at - at - within
+            yield f"call {call.key} was carried out {late.total_seconds():.1f} s after its deadline"
+
+
 def no_call_was_sent_with_its_time_up(picture: Picture) -> Iterator[str]:
     """Every call said that it had time left when it was sent (design 8, failures 9)."""
     late = [c for c in _calls(picture) if c.time_left_ms is not None and c.time_left_ms <= 0]
     yield from (f"call {c.key} was sent with {c.time_left_ms} ms left" for c in late)
+
+
+def no_call_has_more_time_than_its_step(picture: Picture) -> Iterator[str]:
+    """No call said that it had more time left than its step may take: time is the store's (design 8, failures 45)."""
+    for call in _calls(picture):
+        within = picture.definition.within(call.step) if picture.definition else None
+        if within is not None and call.time_left_ms is not None and call.time_left_ms > within.total_seconds() * 1000:
+            yield f"call {call.key} was sent with {call.time_left_ms} ms left, its step may take {within}"
+
+
+def _begun(picture: Picture) -> dict[tuple[str, bool, int], datetime]:
+    """When each attempt first began each step, or its undo."""
+    found: dict[tuple[str, bool, int], datetime] = {}
+    for event in picture.events:
+        if step := event.detail.get("began"):
+            found.setdefault((step, event.kind is EventKind.UNDO_ADVANCED, event.epoch), event.at)
+    return found
+
+
+def _undone_at(picture: Picture, step: str) -> list[datetime]:
+    tombstones = [t for ledger in (picture.ledgers or {}).values() for t in ledger.tombstones]
+    return [e.undone_at for e in (*_effects(picture), *tombstones) if e.step == step and e.undone_at is not None]
+
+
+def _money(body: Json | None) -> Counter[str]:
+    """The amount in a request, by currency; nothing if it is not about money."""
+    amount = (body or {}).get("amount_minor")
+    return Counter({str((body or {}).get("currency")): amount} if isinstance(amount, int) else {})
 
 
 def _effects(picture: Picture) -> list[Effect]:
@@ -90,5 +165,9 @@ CHECKS = (
     calls_stay_within_what_was_granted,
     no_effect_after_its_undo,
     tokens_never_fall,
+    ledgers_show_undo_in_reverse,
+    money_adds_up,
+    calls_are_made_in_their_time,
     no_call_was_sent_with_its_time_up,
+    no_call_has_more_time_than_its_step,
 )

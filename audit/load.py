@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -23,35 +22,20 @@ from audit.picture import (
     DefinitionView,
     EntryView,
     EventView,
-    Ledger,
     Picture,
     StepView,
     TaskView,
     Terms,
 )
+from audit.witnesses import Ledgers, Witnesses
 from domain.faults import Unreachable, UsageError
 from store.schema import sqlalchemy_url
-from store.tables import Alert, BusinessRecord, Compensation, DefinitionRow, Event, Step, Task
+from store.tables import Alert, BusinessRecord, Compensation, DefinitionRow, Event, ServiceRow, Step, Task
 
 PAGE = 500
+NOBODY = Witnesses()
 
 Rows = Mapping[str, Sequence[Any]]
-
-
-@dataclass(frozen=True)
-class Ledgers:
-    """The services' ledgers by task and service, read after `asked_at` by the state store's clock."""
-
-    by_task: Mapping[str, Mapping[str, Ledger]]
-    services: tuple[str, ...]
-    asked_at: datetime
-
-    def of(self, task: TaskView) -> Mapping[str, Ledger] | None:
-        """Those of a task; None if it has moved since they were asked for, as they may not fit it then."""
-        if task.updated_at >= self.asked_at:
-            return None
-        found = self.by_task.get(task.task_id, {})
-        return {service: found.get(service, Ledger()) for service in self.services}
 
 
 class Loader:
@@ -65,14 +49,19 @@ class Loader:
         async with _session(self._state, "state store") as session:
             return (await session.exec(select(func.count()).select_from(Task))).one()
 
+    async def now(self) -> datetime:
+        """The state store's clock: read it before others are asked, to know afterwards what has moved since."""
+        async with _session(self._state, "state store") as session:
+            found: datetime = (await session.exec(select(func.clock_timestamp()))).one()
+            return found
+
     async def ledgers(self, url: str) -> Ledgers:
         """The ledgers that the simulators at `url` give.
 
         Raises:
             Unreachable: Nothing answers there. UsageError: What answers has no ledgers.
         """
-        async with _session(self._state, "state store") as session:
-            asked_at: datetime = (await session.exec(select(func.clock_timestamp()))).one()
+        asked_at = await self.now()
         try:
             async with httpx.AsyncClient(timeout=60) as client:
                 answer = await client.get(url.rstrip("/") + "/control/ledger")
@@ -83,10 +72,10 @@ class Loader:
             raise Unreachable(f"the ledgers at {url} can't be read: {error!r}") from error
         except ValueError as error:
             raise UsageError(f"no ledgers at {url}: {error}") from error
-        return Ledgers(_ledgers_by_task(found), tuple(found), asked_at)
+        return Ledgers.of(found, asked_at)
 
     async def pages(
-        self, ids: Sequence[str] | None = None, ledgers: Ledgers | None = None, *, page: int = PAGE
+        self, ids: Sequence[str] | None = None, witnesses: Witnesses = NOBODY, *, page: int = PAGE
     ) -> AsyncIterator[list[Picture]]:
         """Pictures of all tasks, or of those, in the order of their ids."""
         after = ""
@@ -94,8 +83,26 @@ class Loader:
             rows = await self._rows(ids, after, page)
             if not rows["tasks"]:
                 return
-            yield await self._pictures(rows, ledgers)
+            yield await self._pictures(rows, witnesses)
             after = rows["tasks"][-1].task_id
+
+    async def strays(self, *, page: int = PAGE) -> list[str]:
+        """Business records that are not closed and have no task. Each page is read before its tasks."""
+        found: list[str] = []
+        ids = await self._open_records("", page)
+        while ids:
+            async with _session(self._state, "state store") as session:
+                there = set((await session.exec(select(Task.task_id).where(col(Task.task_id).in_(ids)))).all())
+            found += [i for i in ids if i not in there]
+            ids = await self._open_records(ids[-1], page)
+        return found
+
+    async def _open_records(self, after: str, page: int) -> Sequence[str]:
+        query = select(BusinessRecord.task_id).where(
+            col(BusinessRecord.task_id) > after, col(BusinessRecord.outcome).is_(None)
+        )
+        async with _session(self._orders, "orders database") as session:
+            return (await session.exec(query.order_by(col(BusinessRecord.task_id)).limit(page))).all()
 
     async def _rows(self, ids: Sequence[str] | None, after: str, page: int) -> Rows:
         """One page of tasks and all that belongs to them, as of one instant."""
@@ -119,9 +126,10 @@ class Loader:
                 "events": await all_of(Event, col(Event.number)),
                 "alerts": await all_of(Alert, col(Alert.id)),
                 "definitions": (await session.exec(select(DefinitionRow))).all(),
+                "services": (await session.exec(select(ServiceRow))).all(),
             }
 
-    async def _pictures(self, rows: Rows, ledgers: Ledgers | None) -> list[Picture]:
+    async def _pictures(self, rows: Rows, witnesses: Witnesses) -> list[Picture]:
         digests = await self._digests([t.task_id for t in rows["tasks"]])
         now = rows["now"][0]
         definitions = {
@@ -130,6 +138,7 @@ class Loader:
             )
             for d in rows["definitions"]
         }
+        is_open = frozenset(s.name for s in rows["services"] if (s.forced or s.state) == "open")
         steps, entries = _by_task(rows["steps"], StepView), _by_task(rows["entries"], EntryView)
         events, alerts = _by_task(rows["events"], EventView), _by_task(rows["alerts"], AlertView)
         tasks = [TaskView.model_validate(t) for t in rows["tasks"]]
@@ -142,7 +151,8 @@ class Loader:
                 alerts=alerts.get(task.task_id, ()),
                 digest=digests.get(task.task_id),
                 definition=definitions.get((task.definition, task.version)),
-                ledgers=ledgers.of(task) if ledgers else None,
+                **_testimony(witnesses, task),
+                open_breakers=is_open,
                 now=now,
                 terms=self._terms,
             )
@@ -188,16 +198,12 @@ def _by_task(rows: Iterable[Any], view: Any) -> dict[str, list[Any]]:
     return found
 
 
-def _ledgers_by_task(found: Mapping[str, Any]) -> dict[str, dict[str, Ledger]]:
-    """Calls without a key belong to no task, and are left out."""
-    raw: dict[str, dict[str, dict[str, list[Any]]]] = {}
-    for service, parts in found.items():
-        for part in ("effects", "tombstones", "calls"):
-            for row in parts[part]:
-                if row["task_id"] is not None:
-                    of_task = raw.setdefault(row["task_id"], {}).setdefault(service, {})
-                    of_task.setdefault(part, []).append(row)
+def _testimony(witnesses: Witnesses, task: TaskView) -> dict[str, Any]:
+    """What the witnesses say of a task. Ledgers that were read before it last moved may not fit it, and say nothing."""
+    ledgers, runs, answers = witnesses.ledgers, witnesses.runs, witnesses.answers
     return {
-        task: {service: Ledger.model_validate(parts) for service, parts in services.items()}
-        for task, services in raw.items()
+        "ledgers": ledgers.for_task(task.task_id) if ledgers and task.updated_at < ledgers.asked_at else None,
+        "runs": runs.by_task.get(task.task_id, ()) if runs else None,
+        "moved_since": runs is not None and task.updated_at >= runs.asked_at,
+        "answers": answers.by_task.get(task.task_id, ()) if answers and task.submitter in answers.submitters else None,
     }

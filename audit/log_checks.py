@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from audit.picture import Picture
+from audit.picture import EventView, Picture
 from domain.ids import attempt_id
 from domain.states import TASK_TRANSITIONS, EventKind, StepState, TaskState
 
 _K, _T = EventKind, TaskState
 _STAYS: dict[EventKind, frozenset[TaskState]] = {
+    _K.SUBMITTED: frozenset(),
     _K.CLAIMED: frozenset({_T.COMPENSATING}),
     _K.ADVANCED: frozenset({_T.PROCESSING}),
+    _K.PROCESSED: frozenset(),
+    _K.FAILED: frozenset(),
     _K.GAVE_UP: frozenset({_T.PROCESSING, _T.COMPENSATING}),
     _K.RELEASED: frozenset({_T.COMPENSATING}),
     _K.EXPIRED: frozenset({_T.COMPENSATING}),
+    _K.UNDO_REQUESTED: frozenset(),
     _K.UNDO_ADVANCED: frozenset({_T.COMPENSATING}),
-    _K.NOTED: frozenset(_T),
+    _K.COMPENSATED: frozenset(),
+    _K.UNDO_FAILED: frozenset(),
+    _K.UNDO_REPAIRED: frozenset({_T.COMPENSATING}),
+    _K.RESUBMITTED: frozenset(),
 }
-"""In which states an event may leave the task where it is."""
+"""In which states an event may leave the task where it is; one that is not listed here, in any."""
 
 _BY_HOLDER = frozenset(
     {
@@ -33,7 +41,10 @@ _BY_HOLDER = frozenset(
         _K.UNDO_FAILED,
     }
 )
-_KEEPS_HOLD = frozenset({_K.CLAIMED, _K.ADVANCED, _K.UNDO_ADVANCED, _K.GAVE_UP, _K.NOTED})
+_ENDS_HOLD = frozenset(
+    {_K.PROCESSED, _K.FAILED, _K.RELEASED, _K.EXPIRED, _K.UNDO_REQUESTED, _K.COMPENSATED, _K.UNDO_FAILED}
+)
+_BY_PEOPLE = frozenset({_K.UNDO_REQUESTED, _K.UNDO_REPAIRED, _K.RESUBMITTED})
 
 
 def events_are_numbered_without_a_gap(picture: Picture) -> Iterator[str]:
@@ -55,13 +66,13 @@ def events_fold_to_the_row(picture: Picture) -> Iterator[str]:
 
 
 def state_changes_are_legal(picture: Picture) -> Iterator[str]:
-    """Each event begins where the one before it ended, and goes a way that the state machine has (failures 6)."""
+    """Each event begins where the one before it ended, and goes a way that the state machine has (failures 6, 10)."""
     before: TaskState | None = None
     for event in picture.events:
         step = f"event {event.number} ({event.kind}): {event.state_from} -> {event.state_to}"
         if event.state_from is not before:
             yield f"{step}, but the task was {before}"
-        if not _is_legal(event.kind, event.state_from, event.state_to):
+        if not _is_legal(event):
             yield f"{step} is not legal"
         before = event.state_to
 
@@ -84,17 +95,29 @@ def only_the_holder_moves_it(picture: Picture) -> Iterator[str]:
             yield f"event {event.number} ({event.kind}) is by {event.actor}, held by {holder or 'nobody'}"
         if event.kind is EventKind.CLAIMED:
             holder = attempt_id(picture.task.definition, picture.task.task_id, event.epoch)
-        elif event.kind not in _KEEPS_HOLD:
+        elif event.kind in _ENDS_HOLD or "quarantined" in event.detail:
             holder = None
     if picture.events and holder != picture.task.locked_by:
         yield f"locked_by is {picture.task.locked_by}, by its events {holder or 'nobody'} holds it"
 
 
-def requests_say_who_asked(picture: Picture) -> Iterator[str]:
-    """Undo requests and resubmits name their requester (design 4, failures 15)."""
+def expiry_ends_the_hold_that_it_names(picture: Picture) -> Iterator[str]:
+    """The Supervisor evicts the holder that it read, and nobody who came after it (D3, failures 42)."""
     for event in picture.events:
-        if event.kind in (EventKind.UNDO_REQUESTED, EventKind.RESUBMITTED) and not event.actor.strip():
-            yield f"event {event.number} ({event.kind}) names nobody"
+        holder = attempt_id(picture.task.definition, picture.task.task_id, event.epoch)
+        named = event.detail.get("held_by", holder)
+        if event.kind is EventKind.EXPIRED and named != holder:
+            yield f"event {event.number} (expired) names {named}, the attempt then was {holder}"
+
+
+def requests_say_who_asked_and_why(picture: Picture) -> Iterator[str]:
+    """Undo requests, repairs and resubmits name their requester and a reason (design 4, failures 15)."""
+    for event in picture.events:
+        if event.kind in _BY_PEOPLE:
+            if not event.actor.strip():
+                yield f"event {event.number} ({event.kind}) names nobody"
+            if not str(event.detail.get("reason") or "").strip():
+                yield f"event {event.number} ({event.kind}) gives no reason"
 
 
 def events_fold_to_the_steps(picture: Picture) -> Iterator[str]:
@@ -105,16 +128,64 @@ def events_fold_to_the_steps(picture: Picture) -> Iterator[str]:
             yield f"step {step.name} is {step.state}, no event says that it began"
         if step.state is StepState.COMPLETED and ("completed", step.name) not in said:
             yield f"step {step.name} is Completed, no event says so"
-        if step.state is StepState.UNDONE and ("undone", step.name) not in said:
+        by_hand = picture.is_closed_by_hand(step.name)
+        if step.state is StepState.UNDONE and not by_hand and ("undone", step.name) not in said:
             yield f"step {step.name} is Undone, no event says so"
 
 
-def _is_legal(kind: EventKind, source: TaskState | None, target: TaskState) -> bool:
-    if source is None:
-        return (kind, target) == (EventKind.SUBMITTED, TaskState.PENDING)
-    if source is target:
-        return source in _STAYS.get(kind, frozenset())
-    return kind in TASK_TRANSITIONS.get((source, target), frozenset())
+def failures_are_counted_once(picture: Picture) -> Iterator[str]:
+    """The task's failure count is that of the events that are failures, since a person last asked (failures 8)."""
+    count = 0
+    for event in picture.events:
+        if event.kind in _BY_PEOPLE or event.kind is EventKind.PROCESSED:
+            count = 0
+        failed = event.kind in (EventKind.FAILED, EventKind.UNDO_FAILED) and "skipped" not in event.detail
+        count += failed or (event.kind is EventKind.EXPIRED and bool(event.detail.get("failed")))
+    if picture.events and picture.task.failure_count != count:
+        yield f"its failure count is {picture.task.failure_count}, by its events {count}"
+
+
+def step_failures_have_their_events(picture: Picture) -> Iterator[str]:
+    """No step has failed more often than events say; what it did since may have set its count back (failures 8, 41)."""
+    said = Counter[str]()
+    for event in picture.events:
+        if event.kind is EventKind.EXPIRED:
+            said.update(event.detail.get("failed") or ())
+        elif event.kind in (EventKind.FAILED, EventKind.UNDO_FAILED):
+            said[str(event.detail.get("step"))] += 1
+    for step in picture.steps:
+        if step.failure_count > said[step.name]:
+            yield f"step {step.name} has failed {step.failure_count} times in a row, by its events {said[step.name]}"
+
+
+def finished_work_is_not_repeated(picture: Picture) -> Iterator[str]:
+    """A step is completed once and undone once, and a task is Processed once, whatever was retried (design 1, F11)."""
+    for word in ("completed", "undone"):
+        times = Counter(e.detail[word] for e in picture.events if word in e.detail)
+        yield from (f"step {step} was {word} {n} times" for step, n in sorted(times.items()) if n > 1)
+    if (n := sum(e.kind is EventKind.PROCESSED for e in picture.events)) > 1:
+        yield f"it was Processed {n} times"
+
+
+def steps_begin_in_their_order(picture: Picture) -> Iterator[str]:
+    """A step begins when all that it comes after are completed, and not before (failures 6)."""
+    done: set[str] = set()
+    for event in picture.events:
+        if "completed" in event.detail:
+            done.add(event.detail["completed"])
+        began = event.detail.get("began") if event.kind is EventKind.ADVANCED else None
+        before = picture.definition.after(began) if began and picture.definition else ()
+        if missing := sorted(set(before) - done):
+            yield f"event {event.number}: step {began} began before {', '.join(missing)} was completed"
+
+
+def _is_legal(event: EventView) -> bool:
+    if event.state_from is None:
+        return (event.kind, event.state_to) == (EventKind.SUBMITTED, TaskState.PENDING)
+    if event.stays:
+        allowed = _STAYS.get(event.kind) if isinstance(event.kind, EventKind) else None
+        return allowed is None or event.state_from in allowed
+    return event.kind in TASK_TRANSITIONS.get((event.state_from, event.state_to), frozenset())
 
 
 def _few(wanted: set[int], numbers: list[int]) -> list[int]:
@@ -127,6 +198,11 @@ CHECKS = (
     state_changes_are_legal,
     epochs_rise_by_one_with_each_claim,
     only_the_holder_moves_it,
-    requests_say_who_asked,
+    expiry_ends_the_hold_that_it_names,
+    requests_say_who_asked_and_why,
     events_fold_to_the_steps,
+    failures_are_counted_once,
+    step_failures_have_their_events,
+    finished_work_is_not_repeated,
+    steps_begin_in_their_order,
 )

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from audit.witnesses import Answer, Frozen, Ledger, Run
 from domain.ids import attempt_id
+from domain.messages import Json
 from domain.states import EventKind, StepState, TaskState, UndoState
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, from_attributes=True, extra="ignore")
-
-
-class TaskView(_Frozen):
+class TaskView(Frozen):
     """A row of `task`."""
 
     task_id: str
@@ -28,10 +26,13 @@ class TaskView(_Frozen):
     epoch: int
     complete_by: datetime | None
     not_before: datetime
+    failure_count: int = 0
     record_digest: str
+    submitter: str = ""
     updated_at: datetime
     last_event: int
     last_seq: int
+    error: Json | None = None
 
     @property
     def attempt(self) -> str:
@@ -39,12 +40,13 @@ class TaskView(_Frozen):
         return attempt_id(self.definition, self.task_id, self.epoch)
 
 
-class StepView(_Frozen):
+class StepView(Frozen):
     """A row of `step`."""
 
     name: str
     state: StepState
     epoch: int
+    failure_count: int = 0
     budget: int
     budget_left: int
     undo_budget: int
@@ -57,34 +59,41 @@ class StepView(_Frozen):
         return self.state is not StepState.NOT_STARTED
 
 
-class EntryView(_Frozen):
+class EntryView(Frozen):
     """A row of `compensation`."""
 
     seq: int
     step: str
     state: UndoState
+    request: Json | None = None
     undone_at: datetime | None
 
 
-class EventView(_Frozen):
-    """A row of `event`."""
+class EventView(Frozen):
+    """A row of `event`. A kind that this release does not know is kept as it is: it may be a newer one's."""
 
     number: int
-    kind: EventKind
+    kind: Annotated[EventKind | str, Field(union_mode="left_to_right")]
     state_from: TaskState | None
     state_to: TaskState
     epoch: int
     actor: str
     detail: Mapping[str, Any]
+    at: datetime
+
+    @property
+    def stays(self) -> bool:
+        """Whether it left the task's state as it was."""
+        return self.state_from is self.state_to
 
 
-class AlertView(_Frozen):
+class AlertView(Frozen):
     """A row of `alert`."""
 
     kind: str
 
 
-class DefinitionView(_Frozen):
+class DefinitionView(Frozen):
     """What a definition's policies say of its steps, and whether a live worker has it."""
 
     policies: Mapping[str, Any]
@@ -98,68 +107,46 @@ class DefinitionView(_Frozen):
         """The remote service that does the step."""
         return str(self._step(step).get("action", "")).partition(".")[0]
 
+    def after(self, step: str) -> Sequence[str]:
+        """The steps that must be done before it."""
+        found: Sequence[str] = self._step(step).get("after", ())
+        return found
+
+    def within(self, step: str) -> timedelta | None:
+        """Its complete-within allowance; None if the policies do not say."""
+        seconds = self._step(step).get("within_s")
+        return None if seconds is None else timedelta(seconds=seconds)
+
     def _step(self, name: str) -> Mapping[str, Any]:
         found: Mapping[str, Any] = self.policies.get("steps", {}).get(name, {})
         return found
 
 
-class Effect(_Frozen):
-    """An effect in a service's ledger, or, of kind tombstone, a key that was barred before it had one."""
-
-    key: str
-    step: str
-    token: int
-    created_at: datetime
-    undone_at: datetime | None
-
-    @property
-    def is_live(self) -> bool:
-        """Whether it stands."""
-        return self.undone_at is None
-
-
-class Call(_Frozen):
-    """A request that a service received. `duplicate`: made by the network, not by an Agent."""
-
-    key: str
-    undo: bool
-    time_left_ms: int | None
-    duplicate: bool
-    outcome: str
-
-    @property
-    def step(self) -> str:
-        """The step that it was made for."""
-        return self.key.split(":")[1]
-
-
-class Ledger(_Frozen):
-    """What one service has on record of one task."""
-
-    effects: Sequence[Effect] = ()
-    tombstones: Sequence[Effect] = ()
-    calls: Sequence[Call] = ()
-
-
-class Terms(_Frozen):
+class Terms(Frozen):
     """How late is too late.
 
     Attributes:
         detection_delay: A held task may be overdue by so much before the Supervisor must have found it.
         claim_delay: A task may be due by so much before a live worker must have claimed it.
+        network_bound: A call may reach its service by so much after it was sent; clocks may differ by so much.
     """
 
-    detection_delay: timedelta = timedelta(seconds=30)
+    detection_delay: timedelta = timedelta(seconds=20)
     claim_delay: timedelta = timedelta(minutes=5)
+    network_bound: timedelta = timedelta(seconds=30)
 
 
-class Picture(_Frozen):
+class Picture(Frozen):
     """One task.
 
     Attributes:
         digest: That of its business record; None if there is none.
         definition: None if it is not on record.
         ledgers: By service; None where they were not asked, or the task moved after they were read.
+        runs: Of its attempts; None where Temporal was not asked.
+        moved_since: Whether it has moved since Temporal was asked.
+        answers: To its submitter; None where the log of that submitter is not at hand.
+        open_breakers: Services that nobody calls just now; a task that needs one of them waits with reason (C8).
         now: The database's clock when the rows were read.
     """
 
@@ -170,11 +157,34 @@ class Picture(_Frozen):
     alerts: Sequence[AlertView]
     digest: str | None
     definition: DefinitionView | None
-    ledgers: Mapping[str, Ledger] | None
+    ledgers: Mapping[str, Ledger] | None = None
+    runs: Sequence[Run] | None = None
+    moved_since: bool = False
+    answers: Sequence[Answer] | None = None
+    open_breakers: frozenset[str] = frozenset()
     now: datetime
     terms: Terms = Field(default_factory=Terms)
 
     def undoable(self, step: str) -> bool:
         """Whether a step has an undo, by the policies on record or by the undo log."""
-        logged = any(e.step == step for e in self.undo_log)
-        return logged or (self.definition is not None and self.definition.has_undo(step))
+        return self.entry(step) is not None or (self.definition is not None and self.definition.has_undo(step))
+
+    def entry(self, step: str) -> EntryView | None:
+        """The step's entry in the undo log, if it has one."""
+        return next((e for e in self.undo_log if e.step == step), None)
+
+    @property
+    def waits_for_a_breaker(self) -> bool:
+        """Whether some service that it may need next is not called just now."""
+        needed = {self.definition.service(s.name) for s in self.steps} if self.definition else set()
+        return bool(needed & self.open_breakers)
+
+    @property
+    def repaired(self) -> set[str]:
+        """The steps whose undo a person skipped or closed by hand at some time, in whatever order (F10)."""
+        return {str(e.detail.get("step")) for e in self.events if e.kind is EventKind.UNDO_REPAIRED}
+
+    def is_closed_by_hand(self, step: str) -> bool:
+        """Whether a person closed the step's undo, with evidence: what stands then is that person's word (F10)."""
+        entry = self.entry(step)
+        return entry is not None and entry.state is UndoState.CLOSED_BY_HAND

@@ -11,7 +11,11 @@ from domain.states import StepState, TaskState, UndoState
 _S, _T, _U = StepState, TaskState, UndoState
 _ALERTS = {_T.ERROR: "task_in_error", _T.COMPENSATION_FAILED: "compensation_failed"}
 _FORWARD = frozenset({_S.NOT_STARTED, _S.RUNNING, _S.COMPLETED, _S.FAILED})
-_UNDO_WORDS = {_U.UNDOING: _S.UNDOING, _U.UNDONE: _S.UNDONE, _U.FAILED: _S.UNDO_FAILED}
+_UNDO_WORDS = {
+    _U.UNDOING: _S.UNDOING,
+    _U.UNDONE: _S.UNDONE,
+    _U.FAILED: _S.UNDO_FAILED,
+}
 
 
 def processed_is_complete(picture: Picture) -> Iterator[str]:
@@ -23,21 +27,26 @@ def processed_is_complete(picture: Picture) -> Iterator[str]:
 
 
 def compensated_is_undone(picture: Picture) -> Iterator[str]:
-    """Compensated: every entry of the undo log is Undone (design 2, failures 3)."""
+    """Compensated: every entry of the undo log is Undone, or closed by hand with evidence (design 2, failures 3)."""
     if picture.task.state is _T.COMPENSATED:
-        left = [e for e in picture.undo_log if e.state is not _U.UNDONE]
+        left = [e for e in picture.undo_log if e.state not in (_U.UNDONE, _U.CLOSED_BY_HAND)]
         yield from (f"it is Compensated, undo of {e.step} is {e.state}" for e in left)
 
 
 def what_needs_a_person_has_an_alert(picture: Picture) -> Iterator[str]:
     """Error and CompensationFailed: an alert for each time that the task came there (design 2, 3; failures 15)."""
-    state = picture.task.state
-    if (kind := _ALERTS.get(state)) is None:
-        return
-    times = sum(e.state_to is state and e.state_from is not state for e in picture.events)
-    raised = sum(a.kind == kind for a in picture.alerts)
-    if raised < max(1, times):
-        yield f"it is {state} for the time {max(1, times)}, alerts {kind}: {raised}"
+    for state, kind in _ALERTS.items():
+        came = sum(e.state_to is state and e.state_from is not state for e in picture.events)
+        times = max(came, picture.task.state is state)
+        raised = sum(a.kind == kind for a in picture.alerts)
+        if raised < times:
+            yield f"it came to {state} {times} times, alerts {kind}: {raised}"
+
+
+def what_needs_a_person_says_why(picture: Picture) -> Iterator[str]:
+    """Error and CompensationFailed carry a cause that a person can read (failures 15)."""
+    if picture.task.state in _ALERTS and not str((picture.task.error or {}).get("message") or "").strip():
+        yield f"it is {picture.task.state}, and its error says {picture.task.error}"
 
 
 def held_exactly_while_it_has_a_deadline(picture: Picture) -> Iterator[str]:
@@ -54,7 +63,10 @@ def held_exactly_while_it_has_a_deadline(picture: Picture) -> Iterator[str]:
 
 
 def nothing_is_stuck(picture: Picture) -> Iterator[str]:
-    """Held in time or found soon; claimable, and claimed soon if a live worker is there (design 3, liveness)."""
+    """Held in time or found soon; claimable, and claimed soon if a live worker is there (design 3, liveness).
+
+    Where a breaker is open, tasks wait for it.
+    """
     task, terms = picture.task, picture.terms
     if task.complete_by is not None:
         if (late := picture.now - task.complete_by) > terms.detection_delay:
@@ -62,7 +74,8 @@ def nothing_is_stuck(picture: Picture) -> Iterator[str]:
         return
     late = picture.now - task.not_before
     has_worker = picture.definition is not None and picture.definition.has_live_worker
-    if task.state in (_T.PENDING, _T.COMPENSATING) and has_worker and late > terms.claim_delay:
+    waits = not has_worker or picture.waits_for_a_breaker
+    if task.state in (_T.PENDING, _T.COMPENSATING) and not waits and late > terms.claim_delay:
         yield f"{task.state}, due for {late.total_seconds():.0f} s, and not claimed by the workers there are"
 
 
@@ -79,9 +92,13 @@ def budgets_are_not_overdrawn(picture: Picture) -> Iterator[str]:
 
 
 def undo_runs_in_reverse(picture: Picture) -> Iterator[str]:
-    """What began last is undone first, and an entry only after all that began later (design 6, failures 5)."""
+    """What began last is undone first, and an entry only after all that began later (design 6, failures 5).
+
+    What a person repaired, in whatever order, is not looked at.
+    """
+    repaired = picture.repaired
     entries = sorted(picture.undo_log, key=lambda e: e.seq, reverse=True)
-    for later, earlier in pairwise(entries):
+    for later, earlier in pairwise(e for e in entries if e.step not in repaired):
         if earlier.state is not _U.LOGGED and later.state is not _U.UNDONE:
             yield f"undo of {earlier.step} is {earlier.state}, that of {later.step}, which began later, {later.state}"
         elif earlier.undone_at and later.undone_at and earlier.undone_at < later.undone_at:
@@ -91,6 +108,7 @@ def undo_runs_in_reverse(picture: Picture) -> Iterator[str]:
 def undo_log_fits_the_steps(picture: Picture) -> Iterator[str]:
     """Every begun step with an undo is in the log, and both say how far its undo got (design 6, F2)."""
     entries = {e.step: e for e in picture.undo_log}
+    repaired = picture.repaired
     for step in picture.steps:
         entry = entries.get(step.name)
         if entry is None:
@@ -98,7 +116,7 @@ def undo_log_fits_the_steps(picture: Picture) -> Iterator[str]:
                 yield f"step {step.name} is {step.state}, and not in the undo log"
         elif not step.has_begun:
             yield f"step {step.name} has not begun, and is in the undo log"
-        elif _UNDO_WORDS.get(entry.state) is not (None if step.state in _FORWARD else step.state):
+        elif step.name not in repaired and _UNDO_WORDS.get(entry.state) is not _as_undone(step.state):
             yield f"step {step.name} is {step.state}, its undo is {entry.state}"
     yield from (f"seq {e.seq} of {e.step} was never given" for e in picture.undo_log if e.seq > picture.task.last_seq)
 
@@ -127,10 +145,16 @@ def begun_task_has_its_business_record(picture: Picture) -> Iterator[str]:
         yield f"its business record {found}; submitted was {picture.task.record_digest[:12]}"
 
 
+def _as_undone(state: StepState) -> StepState | None:
+    """What a step's state says of its undo; None: nothing was done about it."""
+    return None if state in _FORWARD else state
+
+
 CHECKS = (
     processed_is_complete,
     compensated_is_undone,
     what_needs_a_person_has_an_alert,
+    what_needs_a_person_says_why,
     held_exactly_while_it_has_a_deadline,
     nothing_is_stuck,
     budgets_are_not_overdrawn,

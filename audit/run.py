@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from audit.judge import Violation, checks_of, judge
-from audit.load import PAGE, Ledgers, Loader
-
-UNKNOWN = "effect_belongs_to_a_task"
+from audit.judge import WHOLE_CHECKS, Violation, checks_of, judge, judge_whole
+from audit.load import PAGE, Loader
+from audit.whole_checks import Whole
+from audit.witnesses import Answers, Caps, Ledgers, Runs, Witnesses
 
 
 @dataclass
@@ -28,32 +28,30 @@ async def audit(
     ids: Sequence[str] | None = None,
     ledgers: Ledgers | None = None,
     *,
+    runs: Runs | None = None,
+    answers: Answers | None = None,
+    caps: Caps | None = None,
     page: int = PAGE,
     tell: Callable[[Findings], None] = lambda _: None,
 ) -> Findings:
-    """Judge all tasks, or those; `tell` is called after each page."""
-    found = Findings()
-    async for pictures in loader.pages(ids, ledgers, page=page):
+    """Judge all tasks, or those, by the stores and by whoever else bears witness; `tell` is called after each page.
+
+    Without `ids`, what only all tasks together show is judged as well.
+    """
+    witnesses = Witnesses(ledgers, runs, answers, caps if ids is None else None)
+    found, whole = Findings(), Whole(witnesses)
+    async for pictures in loader.pages(ids, witnesses, page=page):
         for picture in pictures:
             found.tasks += 1
             found.events += len(picture.events)
             found.checks += len(checks_of(picture))
             found.without_ledgers += ledgers is not None and picture.ledgers is None
-            if ids is not None or ledgers is not None:
-                found.seen.add(picture.task.task_id)
             found.violations += judge(picture)
+            whole.add(picture)
         tell(found)
-    if ledgers is not None and ids is None:
-        found.violations += _strangers(ledgers, found.seen)
+    found.seen = whole.seen
+    if ids is None:
+        whole.strays = await loader.strays(page=page)
+        found.checks += len(WHOLE_CHECKS)
+        found.violations += judge_whole(whole)
     return found
-
-
-def _strangers(ledgers: Ledgers, seen: set[str]) -> list[Violation]:
-    """Effects of tasks that are not in the store: none was invented (failures 1)."""
-    return [
-        Violation(UNKNOWN, task_id, f"{service} has effect {effect.key}, there is no such task")
-        for task_id, services in sorted(ledgers.by_task.items())
-        if task_id not in seen
-        for service, ledger in services.items()
-        for effect in ledger.effects
-    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -9,15 +10,14 @@ from psycopg.errors import InsufficientPrivilege
 from sqlalchemy.exc import DBAPIError
 
 from cli.amend import Change, amended
-from cli.app import Code, OneId, Output, Timeout, Wait, run
-from cli.environment import settings, user
-from cli.follow import Ending, follow
+from cli.app import By, Code, DryRun, OneId, Output, Reason, Timeout, Wait, run, said
+from cli.environment import requester, settings
+from cli.follow import UNDO_RESTS, Ending, follow
 from cli.output import Format, compact, out, say, table, tell, tell_json
 from domain.faults import Conflict, NotFound, Unreachable, UsageError
 from domain.messages import Json, UndoRequest
 from domain.states import SETTLED, TaskState
-from domain.text import clean
-from runtime.parts import Stores, address, open_stores, sweep_terms
+from runtime.parts import Stores, address, open_state_store, open_stores, sweep_terms
 from runtime.settings import Settings
 from runtime.temporal import connect
 from store.database import Database
@@ -27,10 +27,8 @@ from store.schema import check_schema
 from store.supervision import Supervision
 from supervisor.activities import SupervisorActivities, SweepReport, sweep_once
 
-_UNDO_RESTS = frozenset({TaskState.COMPENSATED, TaskState.COMPENSATION_FAILED})
 _VERDICTS = {"past_pivot": Code.CONFLICT, "not_holder": Code.CONFLICT, "not_found": Code.NOT_FOUND}
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="show what would change; write nothing")]
 Changes = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help='correct a field of the record: address.line1="Rue 1"'),
@@ -39,18 +37,21 @@ Changes = Annotated[
 
 def compensate(
     task_id: OneId,
-    reason: Annotated[str, typer.Option(help="why; kept with the request")],
+    reason: Reason,
+    by: By = "",
     wait: Wait = False,
     timeout: Timeout = 300,
     output: Output = Format.TEXT,
 ) -> Code:
     """Ask for the undo of a task, in whatever state it is."""
-    return run(_compensate(task_id, _reason(reason, needed=True), timeout if wait else None, output))
+    request = UndoRequest(task_id=task_id, requester=requester(by), reason=said("--reason", reason))
+    return run(_compensate(request, timeout if wait else None, output))
 
 
 def resubmit(
     task_id: OneId,
-    reason: Annotated[str, typer.Option(help="why; kept with the request")] = "",
+    reason: Reason = "no reason given",
+    by: By = "",
     changes: Changes = None,
     wait: Wait = False,
     timeout: Timeout = 300,
@@ -58,8 +59,8 @@ def resubmit(
     output: Output = Format.TEXT,
 ) -> Code:
     """Put a task that is in Error back to Pending, with a fresh budget; --set corrects its record first."""
-    asked = _reason(reason, needed=False)
-    return run(_resubmit(task_id, asked, changes or [], timeout if wait else None, dry_run, output))
+    asked = _Resubmission(requester(by), said("--reason", reason), changes or [])
+    return run(_resubmit(task_id, asked, timeout if wait else None, dry_run, output))
 
 
 def supervise(output: Output = Format.TEXT) -> Code:
@@ -93,11 +94,10 @@ def _migrate(found: Settings, database: DatabaseName, setting: str) -> None:
     check_schema(dsn, database)
 
 
-async def _compensate(task_id: str, reason: str, timeout: float | None, output: Format) -> Code:
-    found = settings()
-    async with open_stores(found) as stores:
-        request = UndoRequest(task_id=task_id, requester=f"cli:{user()}", reason=reason)
-        verdict = await stores.store.request_undo(request)
+async def _compensate(request: UndoRequest, timeout: float | None, output: Format) -> Code:
+    found, task_id = settings(), request.task_id
+    async with open_state_store(found) as store:
+        verdict = await store.request_undo(request)
     code = _VERDICTS.get(verdict.verdict, Code.OK)
     if code is Code.NOT_FOUND:
         raise NotFound(verdict.message)
@@ -107,21 +107,26 @@ async def _compensate(task_id: str, reason: str, timeout: float | None, output: 
         tell(f"{task_id}: {verdict.verdict}: {verdict.message}; it is {verdict.state}")
     state = verdict.state
     if timeout is not None and code is Code.OK:
-        ending = await _follow(found, task_id, timeout, output, TaskState.COMPENSATED, _UNDO_RESTS)
+        ending = await _follow(found, task_id, timeout, output, TaskState.COMPENSATED, UNDO_RESTS)
         code, state = ending.code, ending.tasks[0].state
     if output is Format.JSON:
         tell_json(verdict.model_dump(mode="json") | {"state": state})
     return code
 
 
-async def _resubmit(
-    task_id: str, reason: str, changes: list[str], timeout: float | None, dry_run: bool, output: Format
-) -> Code:
+@dataclass(frozen=True)
+class _Resubmission:
+    requester: str
+    reason: str
+    changes: list[str]
+
+
+async def _resubmit(task_id: str, asked: _Resubmission, timeout: float | None, dry_run: bool, output: Format) -> Code:
     found = settings()
     async with open_stores(found) as stores:
-        record, made = await _amendment(stores, task_id, changes)
+        record, made = await _amendment(stores, task_id, asked.changes)
         if not dry_run:
-            await _carry_out(stores, task_id, reason, record, made)
+            await _carry_out(stores, task_id, asked, record, made)
     if output is Format.TEXT:
         _print_resubmission(task_id, made, dry_run)
     code, state = Code.OK, TaskState.ERROR if dry_run else TaskState.PENDING
@@ -134,12 +139,12 @@ async def _resubmit(
     return code
 
 
-async def _carry_out(stores: Stores, task_id: str, reason: str, record: Json, made: list[Change]) -> None:
+async def _carry_out(stores: Stores, task_id: str, asked: _Resubmission, record: Json, made: list[Change]) -> None:
     """Amend first: whoever dies in between has left a task in Error, with a record that says what was meant."""
     if made:
         await stores.orders.amend(task_id, record)
     moved, after = await stores.store.resubmit(
-        task_id, requester=f"cli:{user()}", reason=reason, changes={c.path: c.audited() for c in made}
+        task_id, requester=asked.requester, reason=asked.reason, changes={c.path: c.audited() for c in made}
     )
     if not moved:
         raise Conflict(f"task {task_id} is {after.state if after else 'gone'}: somebody else moved it meanwhile")
@@ -198,10 +203,3 @@ async def _supervise(output: Format) -> Code:
 def _sweep_text(report: SweepReport) -> str:
     late = f"; the oldest was {report.oldest_overdue_s:.1f} s overdue" if report.found else ""
     return f"sweep {report.sweep}: {report.found} expired tasks found, {report.changed} recovered{late}"
-
-
-def _reason(text: str, *, needed: bool) -> str:
-    found = clean(text).strip()[:500]
-    if needed and not found:
-        raise UsageError(f"--reason must say something, not {text!r}")
-    return found or "no reason given"

@@ -20,6 +20,7 @@ from temporalio.service import RPCError
 from cli.output import Format, say
 from domain.faults import Conflict, NotFound, Unreachable, UsageError
 from domain.ids import TASK_ID
+from domain.text import clean
 from runtime.logs import set_up_logging
 
 
@@ -73,6 +74,18 @@ def checked_id(task_id: str) -> str:
     return task_id
 
 
+def said(option: str, text: str) -> str:
+    """What a person gave as a reason or as evidence.
+
+    Raises:
+        UsageError: It says nothing.
+    """
+    found = clean(text).strip()[:500]
+    if not found:
+        raise UsageError(f"{option} must say something, not {text!r}")
+    return found
+
+
 def checked_ids(task_ids: list[str] | None) -> list[str]:
     """Well-formed task ids, each once."""
     return list(dict.fromkeys(checked_id(t) for t in task_ids or []))
@@ -82,6 +95,9 @@ Output = Annotated[Format, typer.Option("--output", "-o", help="text for people,
 OneId = Annotated[str, typer.Argument(metavar="ID", callback=checked_id, help="task id")]
 Ids = Annotated[list[str], typer.Argument(metavar="ID", callback=checked_ids, help="task ids")]
 Wait = Annotated[bool, typer.Option("--wait", help="follow to the end")]
+Reason = Annotated[str, typer.Option(help="why; kept with the request")]
+By = Annotated[str, typer.Option("--by", metavar="WHO", help="who asks; by default, the user that runs this")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="show what would change; write nothing")]
 Timeout = Annotated[float, typer.Option(min=0, max=604_800, metavar="SECONDS", help="how long to wait at most")]
 
 

@@ -1,60 +1,137 @@
-"""`audit`: whether every invariant holds, by the stores and, where there are any, the services' ledgers."""
+"""`audit`: whether every invariant holds, by the stores and by whoever else can bear witness."""
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
 from dataclasses import asdict
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
+from temporalio.api.enums.v1 import WorkflowTaskFailedCause
+from temporalio.client import Client, WorkflowHistory
 
-from audit.load import open_loader
+from audit.load import Loader, open_loader
 from audit.picture import Terms
 from audit.run import Findings
 from audit.run import audit as audit_tasks
+from audit.witnesses import Answer, Answers, Caps, Run, Runs
 from cli.app import Code, Output, checked_ids, run
 from cli.environment import settings
 from cli.output import Format, out, say, table, tell, tell_json
-from domain.faults import NotFound
+from domain.faults import NotFound, UsageError
 from runtime.duties import ALIVE
 from runtime.parts import address
+from runtime.temporal import connect
 from store.schema import check_schema
 
 _SOME = Annotated[list[str] | None, typer.Argument(metavar="ID", callback=checked_ids, help="all tasks by default")]
 _LEDGERS = Annotated[str | None, typer.Option(metavar="URL", help="simulators whose ledgers bear witness as well")]
+_HISTORIES = Annotated[bool, typer.Option("--histories", help="let Temporal's record of runs bear witness as well")]
+_SUBMISSIONS = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="log of some submitters: task_id, submitter, digest, verdict and new, a line"),
+]
+_CAPS = Annotated[bool, typer.Option("--caps", help="the caps set now must have held at every accepted submission")]
 _DETECTION = Annotated[
     float | None,
-    typer.Option(min=0, metavar="SECONDS", help="how long a held task may be overdue [default: three sweep intervals]"),
+    typer.Option(min=0, metavar="SECONDS", help="how long a held task may be overdue [default: two sweep intervals]"),
 ]
 _CLAIM = Annotated[
     float, typer.Option(min=0, metavar="SECONDS", help="how long a task may be due while live workers have its type")
 ]
 
+_RESET = WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW
+
 
 def audit(
     task_ids: _SOME = None,
     ledgers: _LEDGERS = None,
+    histories: _HISTORIES = False,
+    submissions: _SUBMISSIONS = None,
+    caps: _CAPS = False,
     detection_delay: _DETECTION = None,
     claim_delay: _CLAIM = 300,
     output: Output = Format.TEXT,
 ) -> Code:
     """Check every invariant of tasks against all that is on record; exit code 1 if one does not hold."""
-    return run(_audit(task_ids or None, ledgers, detection_delay, claim_delay, output))
+    answers = read_answers(submissions) if submissions else None
+    return run(_audit(task_ids or None, ledgers, histories, answers, caps, detection_delay, claim_delay, output))
+
+
+def read_answers(file: Path) -> Answers:
+    """A submitters' log: one JSON object a line.
+
+    Raises:
+        UsageError: It can't be read, or a line is none; names it.
+    """
+    try:
+        lines = file.read_text().splitlines()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{file} can't be read: {error}") from error
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            found.append(Answer.model_validate(json.loads(line)))
+        except (ValueError, ValidationError) as error:
+            raise UsageError(f"{file}, line {number}: {error}") from error
+    return Answers.of(found)
+
+
+async def read_runs(client: Client, loader: Loader) -> Runs:
+    """Every attempt's runs that Temporal has on record; those that were made by a reset are marked."""
+    asked_at = await loader.now()
+    found = [r async for r in _listed(client)]
+    times = Counter(r.workflow_id for r in found)
+    return Runs.of([await _marked(client, r) if times[r.workflow_id] > 1 else r for r in found], asked_at)
+
+
+async def _listed(client: Client) -> AsyncIterator[Run]:
+    async for seen in client.list_workflows(page_size=1000):
+        yield Run(workflow_id=seen.id, run_id=seen.run_id, status=seen.status.name if seen.status else "UNKNOWN")
+
+
+async def _marked(client: Client, found: Run) -> Run:
+    history = await client.get_workflow_handle(found.workflow_id, run_id=found.run_id).fetch_history()
+    return found.model_copy(update={"is_reset": _is_reset(history)})
+
+
+def _is_reset(history: WorkflowHistory) -> bool:
+    return any(e.workflow_task_failed_event_attributes.cause == _RESET for e in history.events)
 
 
 async def _audit(
-    ids: list[str] | None, ledgers_url: str | None, detection_s: float | None, claim_s: float, output: Format
+    ids: list[str] | None,
+    ledgers_url: str | None,
+    histories: bool,
+    answers: Answers | None,
+    with_caps: bool,
+    detection_s: float | None,
+    claim_s: float,
+    output: Format,
 ) -> Code:
     found = settings()
     state, orders = address(found, "database_url"), address(found, "orders_url")
     check_schema(state, "state")
     check_schema(orders, "orders")
-    detection = 3 * found.sweep_interval if detection_s is None else timedelta(seconds=detection_s)
+    detection = 2 * found.sweep_interval if detection_s is None else timedelta(seconds=detection_s)
     terms = Terms(detection_delay=detection, claim_delay=timedelta(seconds=claim_s))
+    caps = Caps(in_flight=found.max_in_flight, pending=found.max_pending) if with_caps else None
     async with open_loader(state, orders, terms, 3 * ALIVE) as loader:
         total = len(ids) if ids else await loader.count()
-        ledgers = await loader.ledgers(ledgers_url) if ledgers_url else None
-        findings = await audit_tasks(loader, ids, ledgers, tell=lambda f: _progress(f, total))
+        findings = await audit_tasks(
+            loader,
+            ids,
+            await loader.ledgers(ledgers_url) if ledgers_url else None,
+            runs=await read_runs(await connect(), loader) if histories else None,
+            answers=answers,
+            caps=caps,
+            tell=lambda f: _progress(f, total),
+        )
     if missing := sorted(set(ids or ()) - findings.seen):
         raise NotFound(f"there is no task {', '.join(missing)}")
     _print(findings, output)

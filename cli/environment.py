@@ -51,6 +51,11 @@ def user() -> str:
         return "unknown"
 
 
+def requester(by: str = "") -> str:
+    """Who asks, as the audit trail holds it: the person named by `--by`, or the user of this process."""
+    return f"cli:{clean(by).strip()[:100] or user()}"
+
+
 @asynccontextmanager
 async def reading(found: Settings) -> AsyncIterator[Reads]:
     """Reads on the state store, its schema checked.

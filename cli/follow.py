@@ -16,6 +16,9 @@ from domain.states import SETTLED, TaskState
 from store.reads import Reads
 from store.tables import Task
 
+UNDO_RESTS = frozenset({TaskState.COMPENSATED, TaskState.COMPENSATION_FAILED})
+"""States in which a task rests whose undo was asked for."""
+
 _LOOK_S = 0.1
 
 

@@ -13,11 +13,12 @@ from cli.app import Code, Ids, OneId, Output, Timeout, run
 from cli.environment import namespace, reading, settings
 from cli.follow import as_asked, follow
 from cli.outlook import outlook
-from cli.output import UNDO_WORDS, Format, coloured, compact, instant, out, say, table, tell, tell_json
+from cli.output import Format, coloured, compact, instant, out, say, table, tell, tell_json
+from cli.undo_log import undo_json, undo_lists, undo_table
 from domain.faults import NotFound
 from domain.ids import attempt_id
 from domain.messages import Json
-from domain.states import TaskState, UndoState
+from domain.states import TaskState
 from domain.text import clean
 from runtime.duties import ALIVE
 from runtime.settings import Settings
@@ -25,17 +26,22 @@ from runtime.temporal import ui_link
 from store.reads import Reads, TaskPage
 from store.tables import Alert, Compensation, Event, Step, Task
 
-_UNDO_STYLES = {UndoState.UNDONE: "yellow", UndoState.FAILED: "bold red", UndoState.UNDOING: "magenta"}
+_UNDO = frozenset({TaskState.COMPENSATING, TaskState.COMPENSATION_FAILED})
+_OPEN = frozenset(TaskState) - {TaskState.PROCESSED, TaskState.COMPENSATED}
 
 
 def list_tasks(
     state: Annotated[TaskState | None, typer.Option(case_sensitive=False, help="only tasks in this state")] = None,
     pipeline: Annotated[str | None, typer.Option(help="only tasks of this pipeline")] = None,
+    unfinished: Annotated[bool, typer.Option("--open", help="only tasks that are neither done nor undone")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="only tasks with an undo to finish, entry by entry")] = False,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="how many at most")] = 50,
     output: Output = Format.TEXT,
 ) -> Code:
-    """Show tasks, newest first."""
-    return run(_list(state, clean(pipeline) if pipeline else None, limit, output))
+    """Show tasks, newest first. Needs the state store only (F13)."""
+    among = _UNDO if undo else _OPEN if unfinished else frozenset(TaskState)
+    wanted = among if state is None else among & {state}
+    return run(_list(wanted, clean(pipeline) if pipeline else None, undo, limit, output))
 
 
 def show(task_id: OneId, output: Output = Format.TEXT) -> Code:
@@ -48,16 +54,19 @@ def wait(task_ids: Ids, timeout: Timeout = 300, output: Output = Format.TEXT) ->
     return run(_wait(task_ids, timeout, output))
 
 
-async def _list(state: TaskState | None, pipeline: str | None, limit: int, output: Format) -> Code:
+async def _list(states: frozenset[TaskState], pipeline: str | None, undo: bool, limit: int, output: Format) -> Code:
     async with reading(settings()) as reads:
-        tasks = await reads.tasks(state=state, definition=pipeline, limit=limit)
+        tasks = await reads.tasks(states=states, definition=pipeline, limit=limit)
+        logs = await reads.undo_logs([t.task_id for t in tasks]) if undo else []
     if output is Format.JSON:
-        tell_json([_brief(t) for t in tasks])
-    elif tasks:
+        tell_json([_brief(t) | (_undo_of(t, logs) if undo else {}) for t in tasks])
+    elif not tasks:
+        say("no tasks")
+    elif undo:
+        out().print(undo_lists(tasks, logs))
+    else:
         headings = ["task", "pipeline", "state", "attempts", "failures", "submitted", "by", "error"]
         out().print(table(headings, (_list_row(t) for t in tasks)))
-    else:
-        say("no tasks")
     return Code.OK
 
 
@@ -103,6 +112,10 @@ def _brief(task: Task) -> Json:
     return task.model_dump(exclude={"record_digest", "last_seq", "state_version"})
 
 
+def _undo_of(task: Task, entries: Sequence[Compensation]) -> Json:
+    return {"undo_log": undo_json([e for e in entries if e.task_id == task.task_id])}
+
+
 def _list_row(task: Task) -> list[str | Text]:
     return [
         task.task_id,
@@ -120,12 +133,12 @@ def _page_json(page: TaskPage, then: str, link: str | None) -> Json:
     def rows(found: Iterable[Any]) -> list[Json]:
         return [{k: v for k, v in row.model_dump().items() if k not in ("task_id", "reservation")} for row in found]
 
-    undo_log = [r | {"outcome": UNDO_WORDS[r["state"]]} for r in rows(reversed(page.undo_log))]
     return _brief(page.task) | {
         "steps": rows(page.steps),
-        "undo_log": undo_log,
+        "undo_log": undo_json(page.undo_log),
         "events": rows(page.events),
         "alerts": rows(page.alerts),
+        "blocked_by": page.blocked_by.name if page.blocked_by else None,
         "now": page.now,
         "next": then,
         "link": link,
@@ -142,7 +155,7 @@ def _print_page(page: TaskPage, then: str, link: str | None) -> None:
     if link:
         tell(f"link: {link}")
     _section("Steps", _steps(page.steps))
-    _section("Undo log, last begun first", _undo_log(page.undo_log) if page.undo_log else None)
+    _section("Undo log, last begun first", undo_table(page.undo_log) if page.undo_log else None)
     _section("Events", _events(page.events))
     _section("Alerts", _alerts(page.alerts) if page.alerts else None)
 
@@ -168,23 +181,6 @@ def _steps(steps: Sequence[Step]) -> Table:
                 _message(s.error) or compact(s.result),
             ]
             for s in steps
-        ),
-    )
-
-
-def _undo_log(entries: Sequence[Compensation]) -> Table:
-    return table(
-        ["seq", "step", "action", "outcome", "undone", "error"],
-        (
-            [
-                str(e.seq),
-                e.step,
-                e.action,
-                Text(UNDO_WORDS[e.state], style=_UNDO_STYLES.get(e.state, "")),
-                instant(e.undone_at),
-                _message(e.error),
-            ]
-            for e in reversed(entries)
         ),
     )
 

@@ -7,9 +7,11 @@ from datetime import timedelta
 from typing import assert_never
 
 from cli.output import duration, instant
+from cli.services import next_probe
+from cli.undo_log import left_to_undo, skipped
 from domain.states import StepState, TaskState
 from store.reads import TaskPage
-from store.tables import Step
+from store.tables import ServiceRow, Step
 
 
 def outlook(page: TaskPage, *, live_worker: bool, sweep_interval: timedelta) -> str:
@@ -21,9 +23,9 @@ def outlook(page: TaskPage, *, live_worker: bool, sweep_interval: timedelta) -> 
         case TaskState.PENDING:
             text = _unheld(page, "claimable", live_worker)
         case TaskState.COMPENSATING if task.locked_by is None:
-            text = _unheld(page, "its undo is claimable", live_worker)
+            text = _stalled(page) + _unheld(page, "its undo is claimable", live_worker)
         case TaskState.PROCESSING | TaskState.COMPENSATING:
-            text = _held(page, sweep_interval)
+            text = _stalled(page) + _held(page, sweep_interval)
         case TaskState.PROCESSED:
             text = "nothing: it is done" + (", and past its pivot" if past_pivot else f"; `{ask}` would undo it")
         case TaskState.COMPENSATED:
@@ -32,7 +34,7 @@ def outlook(page: TaskPage, *, live_worker: bool, sweep_interval: timedelta) -> 
             text = f"waits for a person: `python starter.py resubmit {task.task_id}`"
             text += "" if past_pivot else f", or `{ask}`"
         case TaskState.COMPENSATION_FAILED:
-            text = f"waits for a person: once the cause is gone, `{ask}` undoes what is left"
+            text = f"waits for a person: {_repairs(page, ask)}"
         case _ as never:
             assert_never(never)
     return text
@@ -47,11 +49,51 @@ def is_past_pivot(steps: Sequence[Step]) -> bool:
     )
 
 
+def _stalled(page: TaskPage) -> str:
+    """Whether the Supervisor has found that the undo does not finish (F8)."""
+    found = any(a.kind == "undo_stalled" and a.raised_at > page.task.state_since for a in page.alerts)
+    return "its undo has stalled; " if found else ""
+
+
 def _unheld(page: TaskPage, what: str, live_worker: bool) -> str:
     task, wait = page.task, page.task.not_before - page.now
     when = f"at {instant(task.not_before)} (in {duration(wait)})" if wait > timedelta(0) else "now"
     who = "by the next worker with a free slot" if live_worker else "but no live worker has its definition"
-    return f"{what} {when}, {who}"
+    if page.blocked_by is not None:
+        return _blocked(page.blocked_by, page)
+    return f"{what} {when}, {who}{_why_later(page) if wait > timedelta(0) else ''}"
+
+
+def _blocked(service: ServiceRow, page: TaskPage) -> str:
+    waits = f"waits for service {service.name}"
+    if service.forced == "open":
+        leave = f"`python starter.py services {service.name} --auto --reason TEXT`"
+        return f"{waits}: {service.forced_by} has opened its breaker ({service.forced_reason}); {leave} ends that"
+    return f"{waits}: its breaker is open ({service.cause}), next probe {next_probe(service, page.now)}"
+
+
+def _why_later(page: TaskPage) -> str:
+    """Why an undo waits on purpose: at services without tombstones only time keeps a late original out (F6, F7)."""
+    if page.task.state is not TaskState.COMPENSATING:
+        return ""
+    for entry in page.undo_log:
+        if entry.state.is_open and entry.quarantined_until and entry.quarantined_until > page.now:
+            return f": step {entry.step} is in quarantine, and is undone once more then"
+    late = [s.name for s in page.steps if s.quarantine_s is not None and s.complete_by and s.complete_by > page.now]
+    return f": until then a call of step {', '.join(late)} may still be on its way" if late else ""
+
+
+def _repairs(page: TaskPage, ask: str) -> str:
+    """What a person may do about an undo that failed."""
+    repair = f"python starter.py repair {page.task.task_id}"
+    by_hand = "--done-by-hand --evidence TEXT --reason TEXT"
+    if left := left_to_undo(page.undo_log):
+        words = f"once the cause is gone, `{ask}` undoes what is left ({', '.join(left)}); "
+        return words + f"or `{repair} {left[0]} {by_hand}`, or `{repair} {left[0]} --skip --reason TEXT`"
+    steps = skipped(page.undo_log)
+    if not steps:
+        return f"nothing is left to undo; `{ask}` ends it"
+    return f"step {', '.join(steps)} was skipped; `{ask}` undoes it, or `{repair} {steps[0]} {by_hand}`"
 
 
 def _held(page: TaskPage, sweep_interval: timedelta) -> str:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from domain.states import StepState, TaskState, UndoState
+from domain.states import StepState, TaskState
 
 _UNBOUNDED = 100_000
 _STYLES: dict[str, str] = {
@@ -29,12 +29,6 @@ _STYLES: dict[str, str] = {
     StepState.UNDONE: "yellow",
     StepState.UNDOING: "magenta",
     StepState.UNDO_FAILED: "bold red",
-}
-UNDO_WORDS = {
-    UndoState.LOGGED: "not tried",
-    UndoState.UNDOING: "being undone",
-    UndoState.UNDONE: "undone",
-    UndoState.FAILED: "failed",
 }
 
 

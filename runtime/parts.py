@@ -14,6 +14,7 @@ from pydantic import SecretStr
 from domain.definition import Registry
 from domain.faults import Unreachable
 from pipelines import registry
+from runtime.duties import ALIVE
 from runtime.settings import Settings
 from store.database import Database
 from store.intake import Caps, Intake
@@ -104,12 +105,17 @@ def breaker_terms(settings: Settings) -> BreakerTerms:
 
 
 def sweep_terms(settings: Settings) -> SweepTerms:
-    """Bounds of a sweep."""
+    """Bounds of a sweep, the pace of its recoveries, and what it alerts on."""
     return SweepTerms(
         interval_s=settings.sweep_interval.total_seconds(),
         window_s=settings.sweep_window.total_seconds(),
         page=settings.sweep_page,
         pages=settings.sweep_pages,
+        recovery_per_s=settings.recovery_per_s,
+        recovery_ramp_s=settings.recovery_ramp.total_seconds(),
+        stuck_after_s=settings.stuck_after.total_seconds(),
+        undo_stalled_after_s=settings.undo_stalled_after.total_seconds(),
+        worker_gone_s=3 * ALIVE.total_seconds(),
     )
 
 

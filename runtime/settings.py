@@ -67,6 +67,10 @@ class Settings(BaseSettings):
     sweep_window: Duration = Field(
         timedelta(days=7), description="span of deadlines that one sweep covers, from the oldest"
     )
+    stuck_after: Duration = Field(
+        timedelta(minutes=5), description="an alert if a task is due for so long and nobody claims it"
+    )
+    undo_stalled_after: Duration = Field(timedelta(minutes=10), description="an alert if an undo takes longer")
 
     callback_host: str = Field("127.0.0.1", description="address on which the callbacks role listens")
     callback_port: int = Field(8787, description="port on which the callbacks role listens; 0 takes a free one")

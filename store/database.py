@@ -56,6 +56,7 @@ class Database:
             max_size=size,
             open=False,
             timeout=_PATIENCE_S,
+            reconnect_timeout=_PATIENCE_S,  # after an outage the next request connects at once, not in a minute
             kwargs=CONNECTION
             | {
                 "row_factory": dict_row,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,20 +19,24 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 from domain.faults import NotFound, Unreachable
 from domain.states import SETTLED, TaskState
 from store.schema import sqlalchemy_url
-from store.tables import Alert, Compensation, DefinitionRow, Event, Step, Sweep, Task
+from store.tables import Alert, Compensation, DefinitionRow, Event, ServiceRow, Step, Sweep, Task
 
 _POLL_S = 0.1
 
 
 @dataclass(frozen=True)
 class TaskPage:
-    """One task with everything on record about it: steps in order, events by number, undo log by seq."""
+    """One task with everything on record about it: steps in order, events by number, undo log by seq.
+
+    `blocked_by`: the service whose open breaker keeps the task from its next step, or the next step's undo.
+    """
 
     task: Task
     steps: Sequence[Step]
     undo_log: Sequence[Compensation]
     events: Sequence[Event]
     alerts: Sequence[Alert]
+    blocked_by: ServiceRow | None
     now: datetime
 
 
@@ -57,12 +61,17 @@ class Reads:
                 query = select(table).where(col(table.task_id) == task_id).order_by(order)
                 return (await session.exec(query)).all()
 
+            needed = func.next_service(task_id, task.state is TaskState.COMPENSATING)
+            blocks = select(ServiceRow).where(
+                col(ServiceRow.name) == needed, func.is_blocked(col(ServiceRow.name), task_id)
+            )
             return TaskPage(
                 task=task,
                 steps=await all_of(Step, col(Step.position)),
                 undo_log=await all_of(Compensation, col(Compensation.seq)),
                 events=await all_of(Event, col(Event.number)),
                 alerts=await all_of(Alert, col(Alert.id)),
+                blocked_by=None if task.state.is_settled else (await session.exec(blocks)).first(),
                 now=(await session.exec(select(func.clock_timestamp()))).one(),
             )
 
@@ -70,16 +79,16 @@ class Reads:
         self,
         *,
         ids: Sequence[str] | None = None,
-        state: TaskState | None = None,
+        states: Collection[TaskState] | None = None,
         definition: str | None = None,
         limit: int = 50,
     ) -> Sequence[Task]:
-        """Tasks, newest first."""
+        """Tasks, newest first; `states`: only those in one of these."""
         query = select(Task).order_by(col(Task.created_at).desc(), col(Task.task_id)).limit(limit)
         if ids is not None:
             query = query.where(col(Task.task_id).in_(ids))
-        if state is not None:
-            query = query.where(col(Task.state) == state)
+        if states is not None:
+            query = query.where(col(Task.state).in_(states))
         if definition is not None:
             query = query.where(col(Task.definition) == definition)
         async with self._session() as session:
@@ -89,6 +98,13 @@ class Reads:
         """Steps of these tasks, in order."""
         query = select(Step).where(col(Step.task_id).in_(task_ids)).order_by(col(Step.task_id), col(Step.position))
         async with self._session() as session:
+            return (await session.exec(query)).all()
+
+    async def undo_logs(self, task_ids: Sequence[str]) -> Sequence[Compensation]:
+        """Entries of the compensation logs of these tasks, by task and seq."""
+        order = (col(Compensation.task_id), col(Compensation.seq))
+        async with self._session() as session:
+            query = select(Compensation).where(col(Compensation.task_id).in_(task_ids)).order_by(*order)
             return (await session.exec(query)).all()
 
     async def events(self, task_ids: Sequence[str]) -> Sequence[Event]:
@@ -109,6 +125,15 @@ class Reads:
         query = select(DefinitionRow, age).order_by(col(DefinitionRow.name), col(DefinitionRow.version))
         async with self._session() as session:
             return [(row, since) for row, since in (await session.exec(query)).all()]
+
+    async def services(self) -> tuple[Sequence[ServiceRow], datetime]:
+        """Every service that a definition on record names, by name, with its breaker, and the time now."""
+        async with self._session() as session:
+            known = {row.name: row for row in (await session.exec(select(ServiceRow))).all()}
+            definitions = (await session.exec(select(DefinitionRow))).all()
+            named = {service for d in definitions for service in _services_of(d)}
+            now = (await session.exec(select(func.clock_timestamp()))).one()
+        return [known.get(name) or ServiceRow(name=name, since=now) for name in sorted(named | known.keys())], now
 
     async def last_sweeps(self, limit: int = 10) -> Sequence[Sweep]:
         """The last sweeps, newest first."""
@@ -153,6 +178,12 @@ class Reads:
                 yield session
         except OperationalError as error:
             raise Unreachable(f"{self._place} does not answer: {error.orig}") from error
+
+
+def _services_of(definition: DefinitionRow) -> set[str]:
+    """Services that the steps of a definition, and their undos, need."""
+    steps = definition.policies["steps"].values()
+    return {action.partition(".")[0] for s in steps for action in (s["action"], s["undo"]) if action}
 
 
 @asynccontextmanager

@@ -13,6 +13,9 @@ from domain.states import StepState, TaskState
 from store.database import Database, query
 from store.state_store import NOTIFY
 
+_MOST_WATCHED = 1_000
+"""Rows of each definition version, and of those held, that a watch reads at most."""
+
 
 class ExpiredStep(BaseModel):
     """A step of an expired task. `current`: begun by the attempt that expired."""
@@ -33,6 +36,7 @@ class ExpiredTask(BaseModel):
     """A held task whose complete_by has passed, with the policies it runs under (None: unknown version).
 
     `expiries`: how often it has expired before, since it was submitted or a person last asked something of it.
+    `store_restarted`: the database server was started while the task was held.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -44,6 +48,7 @@ class ExpiredTask(BaseModel):
     past_pivot: bool
     expiries: int
     overdue_s: float
+    store_restarted: bool
     policies: Json | None
     steps: list[ExpiredStep]
 
@@ -74,12 +79,12 @@ class Supervision:
         age = rows[0]["age_s"]
         return int(rows[0]["id"]), None if age is None else timedelta(seconds=age)
 
-    async def finish_sweep(self, sweep: int, *, found: int, changed: int, pages: int, oldest_overdue_s: float) -> None:
-        """Record what a sweep did (D4)."""
+    async def finish_sweep(self, sweep: int, *, found: int, pages: int, oldest_overdue_s: float) -> None:
+        """Record what a sweep did (D4); what it changed, each page has recorded itself."""
         await self._database.rows(
-            "UPDATE sweep SET finished_at = clock_timestamp(), found = %(found)s, changed = %(changed)s,"
-            " pages = %(pages)s, oldest_overdue_s = %(oldest)s WHERE id = %(sweep)s RETURNING id",
-            {"sweep": sweep, "found": found, "changed": changed, "pages": pages, "oldest": oldest_overdue_s},
+            "UPDATE sweep SET finished_at = clock_timestamp(), found = %(found)s, pages = %(pages)s,"
+            " oldest_overdue_s = %(oldest)s WHERE id = %(sweep)s RETURNING id",
+            {"sweep": sweep, "found": found, "pages": pages, "oldest": oldest_overdue_s},
         )
 
     async def expired(self, *, window: timedelta, page: int, after: tuple[datetime | None, str]) -> list[ExpiredTask]:
@@ -95,11 +100,49 @@ class Supervision:
         )
         return [ExpiredTask.model_validate(r) for r in rows]
 
-    async def recover(self, decisions: Sequence[Recovery], actor: str) -> list[tuple[str, str]]:
-        """Carry out decisions, each only if its row is as it was read. Returns (task_id, evicted locked_by)."""
-        params = {"decisions": json.dumps([d.model_dump(mode="json") for d in decisions]), "actor": actor}
+    async def recover(
+        self,
+        decisions: Sequence[Recovery],
+        actor: str,
+        *,
+        sweep: int | None = None,
+        per_s: float = 20.0,
+        ramp: timedelta = timedelta(seconds=10),
+    ) -> list[tuple[str, str]]:
+        """Carry out decisions, each only if its row is as it was read. Returns (task_id, evicted locked_by).
+
+        Args:
+            decisions: One page. actor: who the events name. sweep: where the page is counted.
+            per_s: Tasks a second that are let go at most; a second's worth of them at once. ramp: time until it is
+                that many again for those behind them (D12).
+        """
+        params = {
+            "decisions": json.dumps([d.model_dump(mode="json") for d in decisions]),
+            "actor": actor,
+            "sweep": sweep,
+            "per_s": per_s,
+            "ramp_s": ramp.total_seconds(),
+        }
         _, rows = await self._database.transaction((query("recover"), params), (NOTIFY, {}))
         return [(r["task_id"], r["locked_by"]) for r in rows[0]]
+
+    async def watch(self, *, stuck_after: timedelta, undo_stalled_after: timedelta, worker_gone: timedelta) -> None:
+        """Alert on tasks that nobody claims and on undos that don't finish, each once (D11).
+
+        A submission that is half written is found by its claim; where nobody claims its definition, by this.
+
+        Args:
+            stuck_after: For how long a task is due. undo_stalled_after: how long ago undo was asked for.
+            worker_gone: For how long a worker has not shown itself.
+        """
+        params = {
+            "stuck_after_s": stuck_after.total_seconds(),
+            "undo_stalled_after_s": undo_stalled_after.total_seconds(),
+            "worker_gone_s": worker_gone.total_seconds(),
+            "most": _MOST_WATCHED,
+        }
+        one_at_a_time = "SELECT pg_advisory_xact_lock(hashtext('watch_stuck'))"
+        await self._database.transaction((one_at_a_time, {}), (query("watch_stuck"), params))
 
     async def last_sweep_age(self) -> timedelta | None:
         """How long ago a sweep last finished; None if none ever did."""

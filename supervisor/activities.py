@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from pydantic import BaseModel
@@ -10,17 +11,28 @@ from temporalio import activity
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from store.supervision import Supervision
+from store.supervision import Recovery, Supervision
 from supervisor.decide import decide
 
 
 class SweepTerms(BaseModel):
-    """Bounds of a sweep (D4): span of deadlines, rows a page, pages at most; and the interval, to know an outage by."""
+    """Bounds of a sweep (D4): span of deadlines, rows a page, pages at most; and the interval, to know an outage by.
+
+    Attributes:
+        recovery_per_s: Tasks a second that are let go at most. recovery_ramp_s: time until it is that many (D12).
+        stuck_after_s: For how long a task may be due with nobody claiming it. undo_stalled_after_s: how long an undo
+            may take. worker_gone_s: a definition that no worker has shown for so long has none (D11).
+    """
 
     interval_s: float
     window_s: float
     page: int
     pages: int
+    recovery_per_s: float
+    recovery_ramp_s: float
+    stuck_after_s: float
+    undo_stalled_after_s: float
+    worker_gone_s: float
 
 
 class SweepStart(BaseModel):
@@ -34,6 +46,7 @@ class PageRequest(BaseModel):
     """The page behind `after_at`, `after_id`."""
 
     terms: SweepTerms
+    sweep: int
     counts: bool
     after_at: datetime | None = None
     after_id: str = ""
@@ -60,6 +73,13 @@ class SweepReport(BaseModel):
     oldest_overdue_s: float = 0.0
 
 
+class SweepEnd(BaseModel):
+    """The end of a sweep, and what it did."""
+
+    terms: SweepTerms
+    report: SweepReport
+
+
 class SupervisorActivities:
     """Reads, decides, asks. Has no Agent, and a database role that can't begin or complete a step (D3)."""
 
@@ -82,7 +102,7 @@ class SupervisorActivities:
             after=(request.after_at, request.after_id),
         )
         decisions = [decide(task, counts=request.counts) for task in tasks]
-        evicted = await self._supervision.recover(decisions, actor="supervisor") if decisions else []
+        evicted = await self._recover(request, decisions) if decisions else []
         await self._cancel([locked_by for _, locked_by in evicted])
         return PageReport(
             found=len(tasks),
@@ -94,14 +114,28 @@ class SupervisorActivities:
         )
 
     @activity.defn
-    async def finish_sweep(self, report: SweepReport) -> None:
-        """Record what a sweep did."""
+    async def finish_sweep(self, end: SweepEnd) -> None:
+        """Record what a sweep did, and look for what no deadline tells of. Repeating it alerts on nothing twice."""
+        report, terms = end.report, end.terms
         await self._supervision.finish_sweep(
             report.sweep,
             found=report.found,
-            changed=report.changed,
             pages=report.pages,
             oldest_overdue_s=report.oldest_overdue_s,
+        )
+        await self._supervision.watch(
+            stuck_after=timedelta(seconds=terms.stuck_after_s),
+            undo_stalled_after=timedelta(seconds=terms.undo_stalled_after_s),
+            worker_gone=timedelta(seconds=terms.worker_gone_s),
+        )
+
+    async def _recover(self, request: PageRequest, decisions: Sequence[Recovery]) -> list[tuple[str, str]]:
+        return await self._supervision.recover(
+            decisions,
+            "supervisor",
+            sweep=request.sweep,
+            per_s=request.terms.recovery_per_s,
+            ramp=timedelta(seconds=request.terms.recovery_ramp_s),
         )
 
     async def _cancel(self, workflow_ids: list[str]) -> None:
@@ -120,14 +154,14 @@ async def sweep_once(activities: SupervisorActivities, terms: SweepTerms) -> Swe
     """One whole sweep without Temporal: what `starter.py supervise` does, and what the workflow does in steps."""
     start = await activities.begin_sweep(terms)
     report = SweepReport(sweep=start.sweep)
-    request = PageRequest(terms=terms, counts=start.counts)
+    request = PageRequest(terms=terms, sweep=start.sweep, counts=start.counts)
     while report.pages < terms.pages:
         page = await activities.sweep_page(request)
         report = add_page(report, page)
         if page.last:
             break
         request = request.model_copy(update={"after_at": page.after_at, "after_id": page.after_id})
-    await activities.finish_sweep(report)
+    await activities.finish_sweep(SweepEnd(terms=terms, report=report))
     return report
 
 

@@ -7,6 +7,8 @@ budget spent                 ─► undo, or Error (no wait brings calls back)
 undo, below its threshold    ─► Compensating again after a back-off
 undo, threshold or budget    ─► CompensationFailed
 too many attempts            ─► Error, or CompensationFailed
+
+An expiry that spans an outage of supervision or of the store counts no failure, but it is one of the attempts.
 """
 
 from __future__ import annotations
@@ -62,6 +64,7 @@ class _Case:
 
 def decide(task: ExpiredTask, *, counts: bool = True) -> Recovery:
     """What to ask for. `counts`: False where supervision itself was out, so that no failure is counted (D1)."""
+    counts = counts and not task.store_restarted
     undo = task.state is TaskState.COMPENSATING
     at_work = StepState.UNDOING if undo else StepState.RUNNING
     begun = [s for s in task.steps if s.state is at_work and (s.current or _budget_left(s) < 1)]
@@ -75,6 +78,7 @@ def decide(task: ExpiredTask, *, counts: bool = True) -> Recovery:
         return case.answer(back, 0.0, f"the attempt ended, {what}")
     names = ", ".join(s.name for s in failed)
     cause = f"step {names} {'was not undone' if undo else 'did not complete'} in time, or its calls were spent"
+    cause += "" if counts else "; not counted, since the store or the Supervisor was out meanwhile"
     if min(_budget_left(s) for s in failed) < 1:
         return _spent(case, f"{cause}; its budget of calls is spent")
     if case.failures <= (UNDO_THRESHOLD if undo else case.policies["threshold"]):

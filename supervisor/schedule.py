@@ -1,4 +1,7 @@
-"""The Temporal Schedule that starts sweeps: overlap skip, short catch-up; made again if it is missing (D1)."""
+"""The Temporal Schedule that starts sweeps: overlap skip, short catch-up; made again if it is missing (D1).
+
+A sweep whose worker dies is given to another one within a fraction of the interval: the task's time-out (D9).
+"""
 
 from __future__ import annotations
 
@@ -48,6 +51,7 @@ def _schedule(terms: SweepTerms) -> Schedule:
             id="supervise",
             task_queue=QUEUE,
             execution_timeout=max(interval, timedelta(seconds=10)),
+            task_timeout=max(interval / 4, timedelta(seconds=1)),
         ),
         spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(every=interval)]),
         policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP, catchup_window=max(interval, timedelta(seconds=10))),

@@ -12,6 +12,7 @@ with workflow.unsafe.imports_passed_through():
     from supervisor.activities import (
         PageRequest,
         SupervisorActivities,
+        SweepEnd,
         SweepReport,
         SweepTerms,
         add_page,
@@ -33,17 +34,17 @@ class Supervise:
 
     @workflow.run
     async def run(self, terms: SweepTerms) -> SweepReport:
-        """Find what expired and ask for its recovery. Returns what was found and changed."""
+        """Find what expired, ask for its recovery, and alert on what is stuck. Returns what was found and changed."""
         start = await _local(SupervisorActivities.begin_sweep, terms)
         report = SweepReport(sweep=start.sweep)
-        request = PageRequest(terms=terms, counts=start.counts)
+        request = PageRequest(terms=terms, sweep=start.sweep, counts=start.counts)
         while report.pages < terms.pages:
             page = await _local(SupervisorActivities.sweep_page, request)
             report = add_page(report, page)
             if page.last:
                 break
             request = request.model_copy(update={"after_at": page.after_at, "after_id": page.after_id})
-        await _local(SupervisorActivities.finish_sweep, report)
+        await _local(SupervisorActivities.finish_sweep, SweepEnd(terms=terms, report=report))
         return report
 
 

@@ -1,4 +1,4 @@
-"""Real worker processes for the tests: started, paused, killed by their own hand at a named point."""
+"""Real worker processes for the tests: started, paused, told to stop."""
 
 from __future__ import annotations
 
@@ -16,16 +16,6 @@ from pydantic import SecretStr
 from runtime.settings import Settings
 
 ROOT = Path(__file__).parent.parent
-
-KILL_POINTS = [
-    "after:claim",
-    "before:perform",
-    "after:perform",
-    "before:record",
-    "before:payments.charge",
-    "after:payments.charge",
-    "after:record",
-]
 
 
 def environment(settings: Settings) -> dict[str, str]:
@@ -50,7 +40,7 @@ class WorkerProcess:
     """A worker in a process of its own. A paused one with the role `agents` keeps its polls open at the server and
     swallows what it is given, so a zombie that is to leave the others alone has the role `scheduler` only.
 
-    `more`: further variables. `kill_at`: where it kills itself with SIGKILL, see `tests/killable_worker.py`.
+    `more`: further variables. `kill_at`: where it kills itself with SIGKILL, see `tests/faults/points.py`.
     """
 
     def __init__(
@@ -68,7 +58,7 @@ class WorkerProcess:
         self._log = settings.state_dir / f"worker-{id(self)}.log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.killable_worker"], env=env, cwd=ROOT, stdout=log, stderr=log
+                [sys.executable, "-m", "tests.faults.worker"], env=env, cwd=ROOT, stdout=log, stderr=log
             )
 
     def __enter__(self) -> WorkerProcess:

@@ -4,6 +4,12 @@ SELECT
     t.task_id, t.state, t.locked_by, t.complete_by, past_pivot(t.task_id) AS past_pivot,
     extract(epoch FROM (SELECT clock_timestamp()) - t.complete_by)::float8 AS overdue_s,
     d.policies,
+    EXISTS (
+        SELECT 1 FROM event AS e
+        WHERE
+            e.task_id = t.task_id AND e.kind = 'claimed' AND e.epoch = t.epoch
+            AND e.at < (SELECT pg_postmaster_start_time())
+    ) AS store_restarted,
     (
         SELECT count(*) FROM event AS e
         WHERE

@@ -1,5 +1,7 @@
 -- Carries out one page of the Supervisor's decisions: each row only if the locked_by and the complete_by that were
 -- read still stand and the deadline has passed, so no task is recovered twice and no holder that moved on is evicted.
+-- One second's worth of tasks may go at once; those behind them go when it is over, at the pace that grows over the
+-- ramp: counted over all pages and sweeps, no second lets more go than it should (D12).
 WITH decision AS MATERIALIZED (
     SELECT d.*
     FROM jsonb_to_recordset(%(decisions)s) AS d (
@@ -8,12 +10,41 @@ WITH decision AS MATERIALIZED (
     )
 ),
 expired AS MATERIALIZED (
-    SELECT t.task_id, t.state, t.epoch, d.target, d.delay_s, d.failed_steps, d.cause, d.locked_by
+    SELECT t.task_id, t.state, t.epoch, t.complete_by, d.target, d.delay_s, d.failed_steps, d.cause, d.locked_by
     FROM task AS t INNER JOIN decision AS d ON d.task_id = t.task_id
     WHERE
         t.locked_by = d.locked_by AND t.complete_by = d.complete_by AND t.complete_by <= clock_timestamp()
     ORDER BY t.task_id
     FOR UPDATE OF t SKIP LOCKED
+),
+-- Places in the queue that were given before and whose turn has not come. Never too few: the pace is taken to begin
+-- only when half of its ramp is over.
+ahead AS MATERIALIZED (
+    SELECT coalesce(ceil(greatest(
+        0, max(since.given - %(per_s)s * greatest(0, since.age_s - 1 - %(ramp_s)s / 2))
+    )), 0) AS places
+    FROM (
+        SELECT
+            sum(s.changed) OVER (ORDER BY s.id DESC) AS given,
+            extract(epoch FROM clock_timestamp() - s.started_at)::float8 AS age_s
+        FROM (SELECT id, changed, started_at FROM sweep ORDER BY id DESC LIMIT 100) AS s
+    ) AS since
+),
+queued AS MATERIALIZED (
+    SELECT
+        q.task_id,
+        q.delay_s * (1 + random() / 4) + CASE
+            WHEN q.place > greatest(1, %(per_s)s)
+                THEN 1 + paced((q.place - greatest(1, %(per_s)s))::bigint, %(per_s)s, %(ramp_s)s)
+            ELSE 0
+        END AS delay_s
+    FROM (
+        SELECT x.task_id, x.delay_s, ahead.places + row_number() OVER (ORDER BY x.complete_by, x.task_id) AS place
+        FROM expired AS x, ahead
+    ) AS q
+),
+swept AS (
+    UPDATE sweep SET changed = changed + (SELECT count(*) FROM expired) WHERE id = %(sweep)s
 ),
 counted AS (
     UPDATE step AS s SET failure_count = s.failure_count + 1
@@ -27,15 +58,15 @@ moved AS (
         locked_by = NULL, run_id = NULL, complete_by = NULL,
         not_before = greatest(
             CASE WHEN x.target = 'Compensating' THEN undo_from(t.task_id) END,
-            clock_timestamp() + make_interval(secs => x.delay_s)
+            clock_timestamp() + make_interval(secs => q.delay_s)
         ),
         failure_count = t.failure_count + CASE WHEN jsonb_array_length(x.failed_steps) > 0 THEN 1 ELSE 0 END,
         error = jsonb_build_object('message', x.cause, 'steps', x.failed_steps),
         last_event = t.last_event + 1,
         updated_at = clock_timestamp()
-    FROM expired AS x
+    FROM expired AS x INNER JOIN queued AS q ON q.task_id = x.task_id
     WHERE t.task_id = x.task_id
-    RETURNING t.task_id, t.last_event, t.state, t.epoch
+    RETURNING t.task_id, t.last_event, t.state, t.epoch, q.delay_s
 ),
 alerted AS (
     INSERT INTO alert (kind, task_id, message)
@@ -47,7 +78,7 @@ logged AS (
     INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, detail)
     SELECT
         m.task_id, m.last_event, 'expired', x.state, m.state, m.epoch, %(actor)s,
-        jsonb_build_object('cause', x.cause, 'failed', x.failed_steps, 'delay_s', x.delay_s, 'held_by', x.locked_by)
+        jsonb_build_object('cause', x.cause, 'failed', x.failed_steps, 'delay_s', m.delay_s, 'held_by', x.locked_by)
     FROM moved AS m INNER JOIN expired AS x ON x.task_id = m.task_id
 )
 SELECT m.task_id, m.state, x.locked_by

@@ -1,13 +1,20 @@
 -- A person repairs one entry of the compensation log of a task that nobody holds: skips it with a reason, or closes it as
--- undone by hand, with evidence (F10). The task is Compensating again, so that the rest is undone.
+-- undone by hand, with evidence (F10); not while the step's own call may be on its way, which nobody can have seen (F7).
+-- The task is Compensating again, so that the rest is undone; no quarantine of the rest is cut short.
 WITH movable AS MATERIALIZED (
     SELECT t.task_id, t.state, t.epoch, c.seq, c.step
-    FROM task AS t INNER JOIN compensation AS c ON c.task_id = t.task_id AND c.step = %(step)s
+    FROM task AS t
+    INNER JOIN compensation AS c ON c.task_id = t.task_id AND c.step = %(step)s
+    INNER JOIN step AS s ON s.task_id = c.task_id AND s.name = c.step
     WHERE
         t.task_id = %(task_id)s AND t.locked_by IS NULL AND t.state IN ('Compensating', 'CompensationFailed')
         AND (
             c.state IN ('Logged', 'Undoing', 'Failed')
             OR (c.state = 'Skipped' AND %(target)s = 'ClosedByHand')
+        )
+        AND (
+            %(target)s <> 'ClosedByHand' OR s.completed_at IS NOT NULL
+            OR s.complete_by + interval '2 seconds' <= clock_timestamp()
         )
 ),
 entry AS (
@@ -28,7 +35,11 @@ moved AS (
     UPDATE task AS t SET
         state = 'Compensating',
         state_since = CASE t.state WHEN 'Compensating' THEN t.state_since ELSE clock_timestamp() END,
-        not_before = undo_from(t.task_id), failure_count = 0, error = NULL,
+        not_before = greatest(undo_from(t.task_id), (
+            SELECT max(c.quarantined_until) FROM compensation AS c
+            WHERE c.task_id = t.task_id AND c.seq <> m.seq AND c.state IN ('Logged', 'Undoing', 'Failed')
+        )),
+        failure_count = 0, error = NULL,
         last_event = t.last_event + 1, updated_at = clock_timestamp()
     FROM movable AS m
     WHERE t.task_id = m.task_id

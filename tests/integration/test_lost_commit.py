@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import Enum
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -19,85 +16,10 @@ from runtime.embedded.postgres import EmbeddedPostgres
 from store.database import Database
 from store.snapshot import Snapshot
 from store.state_store import Claim, StateStore
+from tests.faults.proxy import Cut, Proxy
 from tests.integration.store_bench import LOADED, StoreBench, begin, fresh_databases, open_store_bench, undo
 
 REFUSED = {"step": "stock", "message": "there is none"}
-
-
-class Cut(Enum):
-    """When the connection dies."""
-
-    AFTER_COMMIT = "after the commit, before its acknowledgement"
-    BEFORE_COMMIT = "before the commit"
-
-
-class Proxy:
-    """A TCP proxy before PostgreSQL that cuts the connection at the next COMMIT, once, when it is told to."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self._upstream = (host, port)
-        self._cut: Cut | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self.cuts = 0
-
-    def arm(self, cut: Cut) -> None:
-        """Cut at the next COMMIT."""
-        self._cut = cut
-
-    @asynccontextmanager
-    async def serve(self) -> AsyncIterator[int]:
-        """Listen on a free port; the port."""
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        try:
-            yield server.sockets[0].getsockname()[1]
-        finally:
-            server.close()
-            await asyncio.gather(*self._tasks)
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        up_reader, up_writer = await asyncio.open_connection(*self._upstream)
-        acknowledged = asyncio.Event()
-        answers = asyncio.create_task(self._answers(up_reader, writer, acknowledged))
-        try:
-            await self._questions(reader, up_writer, acknowledged)
-        finally:
-            for stream in (up_writer, writer):
-                stream.close()
-            await asyncio.gather(answers, return_exceptions=True)
-            self._tasks.discard(task)
-
-    async def _questions(
-        self, reader: asyncio.StreamReader, up: asyncio.StreamWriter, acknowledged: asyncio.Event
-    ) -> None:
-        """Forward what the client says, until it has nothing more to say or is cut off."""
-        while data := await reader.read(1 << 16):
-            if self._cut is None or b"COMMIT" not in data:
-                up.write(data)
-                continue
-            cut, self._cut = self._cut, None
-            self.cuts += 1
-            if cut is Cut.AFTER_COMMIT:
-                acknowledged.clear()
-                self._muted = acknowledged
-                up.write(data)
-                await acknowledged.wait()
-            return
-
-    async def _answers(
-        self, up: asyncio.StreamReader, writer: asyncio.StreamWriter, acknowledged: asyncio.Event
-    ) -> None:
-        """Forward what the server says; what it says while the connection is being cut is swallowed."""
-        swallowed = b""
-        while data := await up.read(1 << 16):
-            if getattr(self, "_muted", None) is acknowledged:
-                swallowed += data
-                if b"COMMIT\x00" in swallowed:
-                    acknowledged.set()
-            elif not writer.is_closing():
-                writer.write(data)
 
 
 @dataclass
@@ -128,9 +50,8 @@ def store(opened: StoreBench) -> Iterator[StoreBench]:
 async def line(store: StoreBench) -> AsyncIterator[Line]:
     """The same state store, behind a proxy."""
     parts = urlsplit(store.databases.app)
-    proxy = Proxy(parts.hostname or "", parts.port or 0)
-    async with proxy.serve() as port:
-        place = f"{parts.username}:{parts.password}@127.0.0.1:{port}"
+    async with Proxy((parts.hostname or "", parts.port or 0)) as proxy:
+        place = f"{parts.username}:{parts.password}@127.0.0.1:{proxy.port}"
         async with Database(urlunsplit(parts._replace(netloc=place)), name="state store", size=2) as database:
             yield Line(StateStore(database), proxy)
 
@@ -151,7 +72,7 @@ async def through(line: Line, cut: Cut, write: Awaitable[Any]) -> Any:
     """What a write returns whose connection is cut."""
     line.proxy.arm(cut)
     answer = await write
-    assert line.proxy.cuts == 1
+    assert line.proxy.effects[cut] == 1
     return answer
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack
 from datetime import timedelta
 from itertools import combinations_with_replacement
 from typing import Any, Literal
@@ -17,8 +16,7 @@ from domain.states import StepState, TaskState
 from runtime.embedded.postgres import EmbeddedPostgres
 from store.database import Database
 from store.state_store import Hold, StateStore
-from store.supervision import ExpiredTask, Recovery, Supervision
-from supervisor.activities import SupervisorActivities, SweepTerms, sweep_once
+from store.supervision import ExpiredTask, Recovery
 from supervisor.decide import decide
 from tests.integration.store_bench import LOADED, RUN, StoreBench, begin, fresh_databases, open_store_bench, undo
 
@@ -822,60 +820,6 @@ async def test_sweep_reads_page_by_page_oldest_first_from_the_oldest_on(store: S
     second = await store.supervision.expired(window=window, page=5, after=(last.complete_by, last.task_id))
     assert [t.task_id for t in first] == ids[:2]
     assert [t.task_id for t in second] == ids[2:3]
-
-
-async def expired_tasks(store: StoreBench, count: int) -> list[str]:
-    """So many tasks whose first step is begun and overdue."""
-    ids = [f"t-{n:03}" for n in range(count)]
-    await asyncio.gather(*(store.submitted(i) for i in ids))
-    claims = await store.store.claim("worker", LOADED, count)
-    holds = [Hold(c.task.task_id, c.locked_by, RUN) for c in claims]
-    reports = await asyncio.gather(*(store.store.advance(h, begin=begin("stock")) for h in holds))
-    assert all(r.grant for r in reports)
-    store.owner("UPDATE task SET complete_by = clock_timestamp()")
-    store.owner("UPDATE step SET complete_by = clock_timestamp() WHERE state = 'Running'")
-    return ids
-
-
-@pytest.mark.demand("D5", "D9")
-async def test_three_supervisors_at_once_recover_each_of_200_tasks_exactly_once(store: StoreBench) -> None:
-    ids = await expired_tasks(store, 200)
-    async with AsyncExitStack() as stack:
-        opened = [Database(store.databases.supervisor, name="state store", size=2) for _ in range(3)]
-        supervisors = [Supervision(await stack.enter_async_context(d)) for d in opened]
-        reads = [s.expired(window=WINDOW, page=200, after=(None, "")) for s in supervisors]
-        pages = [[decide(t) for t in page] for page in await asyncio.gather(*reads)]
-        assert [len(p) for p in pages] == [200] * 3
-        work = [s.recover(p, f"supervisor-{n}") for n, (s, p) in enumerate(zip(supervisors, pages, strict=True))]
-        done = [task_id for page in await asyncio.gather(*work) for task_id, _ in page]
-        # what another had locked, a Supervisor passes over: the next sweep takes the rest
-        done += [i for s, p in zip(supervisors, pages, strict=True) for i, _ in await s.recover(p, "again")]
-    assert sorted(done) == ids
-    rows = store.owner(
-        "SELECT t.failure_count AS task, s.failure_count AS step FROM task AS t"
-        " INNER JOIN step AS s ON s.task_id = t.task_id AND s.name = 'stock'"
-    )
-    assert rows == [{"task": 1, "step": 1}] * 200
-    events = store.owner("SELECT task_id FROM event WHERE kind = 'expired' ORDER BY task_id")
-    assert [e["task_id"] for e in events] == ids
-
-
-@pytest.mark.demand("D4", "D9")
-async def test_three_sweeps_at_once_leave_nothing_expired_and_count_nothing_twice(store: StoreBench) -> None:
-    ids = await expired_tasks(store, 60)
-    terms = SweepTerms(interval_s=10, window_s=3600, page=7, pages=20)
-    async with AsyncExitStack() as stack:
-        opened = [Database(store.databases.supervisor, name="state store", size=2) for _ in range(3)]
-        supervisors = [SupervisorActivities(Supervision(await stack.enter_async_context(d)), None) for d in opened]
-        reports = list(await asyncio.gather(*(sweep_once(s, terms) for s in supervisors)))
-        reports.append(await sweep_once(supervisors[0], terms))
-    assert sum(r.changed for r in reports) == len(ids)
-    counts = store.owner("SELECT DISTINCT failure_count AS n FROM step WHERE name = 'stock'")
-    assert counts == [{"n": 1}]
-    swept = store.owner("SELECT found, changed, pages, finished_at IS NOT NULL AS finished FROM sweep ORDER BY id")
-    assert len(swept) == 4
-    assert all(s["finished"] for s in swept)
-    assert sum(s["changed"] for s in swept) == len(ids)
 
 
 # --- any two at once ------------------------------------------------------------------------------------------

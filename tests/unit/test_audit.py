@@ -8,8 +8,18 @@ from typing import Any
 
 import pytest
 
-from audit.judge import CHECKS, LEDGER_CHECKS, judge
+from audit.judge import (
+    CHECKS,
+    LEDGER_CHECKS,
+    RUN_CHECKS,
+    SUBMITTER_CHECKS,
+    WHOLE_CHECKS,
+    judge,
+    judge_whole,
+)
 from audit.picture import Picture
+from audit.whole_checks import Whole
+from audit.witnesses import Answer, Answers, Caps, Ledgers, Run, Runs, Witnesses
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 Json = dict[str, Any]
@@ -29,6 +39,7 @@ def event(number: int, kind: str, states: str, epoch: int, actor: str = "order/t
         "epoch": epoch,
         "actor": actor,
         "detail": detail,
+        "at": at(number - 60),
     }
 
 
@@ -40,12 +51,37 @@ def step(name: str, state: str = "Completed", **more: Any) -> Json:
 def effect(name: str, token: int = 1, made: float = -50, undone: float | None = None, generation: int = 0) -> Json:
     undone_at = None if undone is None else at(undone)
     key = f"t:{name}:{generation}"
-    return {"key": key, "step": name, "token": token, "created_at": at(made), "undone_at": undone_at}
+    body = {"amount_minor": 100, "currency": "EUR"}
+    return {"key": key, "step": name, "token": token, "created_at": at(made), "undone_at": undone_at, "body": body}
 
 
-def call(name: str, *, undo: bool = False, time_left_ms: int = 900) -> Json:
-    key = f"t:{name}:{'undo' if undo else 0}"
-    return {"key": key, "undo": undo, "time_left_ms": time_left_ms, "duplicate": False, "outcome": "executed"}
+def entry(seq: int, name: str, state: str = "Logged", undone: float | None = None) -> Json:
+    request = {"amount_minor": 100, "currency": "EUR"}
+    return {"seq": seq, "step": name, "state": state, "undone_at": undone and at(undone), "request": request}
+
+
+def run(epoch: int, status: str = "COMPLETED", **more: Any) -> Json:
+    return {"workflow_id": f"order/t/{epoch}", "run_id": f"run-{epoch}", "status": status, **more}
+
+
+def answer(verdict: str = "accepted", digest: str = "d", **more: Any) -> Json:
+    return {"task_id": "t", "submitter": "shop", "digest": digest, "verdict": verdict, **more}
+
+
+def call(name: str, *, undo: bool = False, received: float = -50) -> Json:
+    return {
+        "key": f"t:{name}:{'undo' if undo else 0}",
+        "undo": undo,
+        "token": 1 + undo,
+        "time_left_ms": 900,
+        "duplicate": False,
+        "outcome": "executed",
+        "received_at": at(received),
+    }
+
+
+def policy(*after: str) -> Json:
+    return {"action": "svc.do", "undo": "svc.undo", "within_s": 5, "after": list(after)}
 
 
 def processed() -> Json:
@@ -62,12 +98,13 @@ def processed() -> Json:
             "complete_by": None,
             "not_before": at(-100),
             "record_digest": "d",
+            "submitter": "shop",
             "updated_at": at(-10),
             "last_event": 5,
             "last_seq": 2,
         },
         "steps": [step("a"), step("b")],
-        "undo_log": [{"seq": n, "step": s, "state": "Logged", "undone_at": None} for n, s in ((1, "a"), (2, "b"))],
+        "undo_log": [entry(1, "a"), entry(2, "b")],
         "events": [
             event(1, "submitted", ">Pending", 0, "shop"),
             event(2, "claimed", "Pending>Processing", 1, "worker"),
@@ -78,9 +115,11 @@ def processed() -> Json:
         "alerts": [],
         "digest": "d",
         "definition": {
-            "policies": {"steps": {s: {"action": "svc.do", "undo": "svc.undo"} for s in "ab"}},
+            "policies": {"steps": {"a": policy(), "b": policy("a")}},
             "has_live_worker": True,
         },
+        "runs": [run(1)],
+        "answers": [answer(new=True), answer()],
         "ledgers": {"svc": {"effects": [effect("a"), effect("b", made=-40)], "calls": [call("a"), call("b")]}},
         "now": NOW,
     }
@@ -92,14 +131,15 @@ def compensated() -> Json:
     p["task"] |= {"state": "Compensated", "epoch": 2, "last_event": 10}
     by = "order/t/2"
     p["events"] += [
-        event(6, "undo_requested", "Processed>Compensating", 1, "ada"),
+        event(6, "undo_requested", "Processed>Compensating", 1, "ada", reason="returned"),
         event(7, "claimed", "Compensating>Compensating", 2, "worker"),
         event(8, "undo_advanced", "Compensating>Compensating", 2, by, began="b"),
         event(9, "undo_advanced", "Compensating>Compensating", 2, by, undone="b", began="a"),
         event(10, "compensated", "Compensating>Compensated", 2, by, undone="a"),
     ]
     p["steps"] = [step(s, "Undone", epoch=2, undo_budget_left=29) for s in "ab"]
-    p["undo_log"] = [{"seq": n, "step": s, "state": "Undone", "undone_at": at(-n)} for n, s in ((1, "a"), (2, "b"))]
+    p["undo_log"] = [entry(1, "a", "Undone", -1), entry(2, "b", "Undone", -2)]
+    p["runs"].append(run(2))
     p["ledgers"]["svc"]["effects"] = [effect("a", undone=-1), effect("b", made=-40, undone=-2)]
     p["ledgers"]["svc"]["calls"] += [call("b", undo=True), call("a", undo=True)]
     return p
@@ -111,6 +151,7 @@ def running() -> Json:
     p["task"] |= {"state": "Processing", "locked_by": "order/t/1", "complete_by": at(5), "last_event": 4}
     p["events"].pop()
     p["steps"][1] |= {"state": "Running", "budget_left": 6, "reserved": 3}
+    p["runs"] = [run(1, "RUNNING")]
     return p
 
 
@@ -121,6 +162,26 @@ def failed() -> Json:
     p["events"].append(event(5, "failed", "Processing>Error", 1))
     p["steps"][1] |= {"state": "Failed", "reserved": 0}
     p["alerts"] = [{"kind": "task_in_error"}]
+    p["task"] |= {"failure_count": 1, "error": {"message": "no"}}
+    p["runs"] = [run(1, "FAILED")]
+    return p
+
+
+def expired() -> Json:
+    """The same, whose second step did not complete in time."""
+    p = failed()
+    detail = {"held_by": "order/t/1", "failed": ["b"]}
+    p["events"][4] = event(5, "expired", "Processing>Error", 1, "supervisor") | {"detail": detail}
+    p["steps"][1] |= {"state": "Running", "failure_count": 1}
+    return p
+
+
+def resubmitted() -> Json:
+    """The same, sent on its way again."""
+    p = expired()
+    p["events"].append(event(6, "resubmitted", "Error>Pending", 1, "ada", reason="mended"))
+    p["task"] |= {"state": "Pending", "last_event": 6, "failure_count": 0, "error": None}
+    p["steps"][1] |= {"failure_count": 0}
     return p
 
 
@@ -129,7 +190,28 @@ def pending() -> Json:
     p = processed()
     p["task"] |= {"state": "Pending", "epoch": 0, "last_event": 1, "last_seq": 0}
     p |= {"events": p["events"][:1], "undo_log": [], "steps": [step(s, "NotStarted", epoch=0) for s in "ab"]}
-    return p | {"ledgers": {"svc": {}}, "digest": None}
+    return p | {"ledgers": {"svc": {}}, "digest": None, "runs": []}
+
+
+def closed_by_hand() -> Json:
+    """Its last undo was refused, and a person closed it; the effect stands."""
+    p = compensated()
+    p["events"][7:9] = [
+        event(8, "undo_failed", "Compensating>CompensationFailed", 2, "order/t/2", step="b"),
+        event(9, "undo_repaired", "CompensationFailed>Compensating", 2, "ada", reason="by hand", step="b"),
+    ]
+    p["events"][9] |= {"kind": "claimed", "state_to": "Compensating", "epoch": 3, "actor": "worker", "detail": {}}
+    p["events"] += [
+        event(11, "undo_advanced", "Compensating>Compensating", 3, "order/t/3", began="a"),
+        event(12, "compensated", "Compensating>Compensated", 3, "order/t/3", undone="a"),
+        event(13, "late_answer", "Compensated>Compensated", 3, "order/t/1"),
+        event(14, "of_a_newer_release", "Compensated>Compensated", 3, "somebody"),
+    ]
+    p["task"] |= {"epoch": 3, "last_event": 14}
+    p["undo_log"][1] |= {"state": "ClosedByHand", "undone_at": None}
+    p["ledgers"]["svc"]["effects"][1]["undone_at"] = None
+    p["ledgers"]["svc"]["calls"] = [call("a"), call("b"), call("a", undo=True) | {"token": 3}]
+    return p | {"runs": [run(1), run(2, "FAILED"), run(3)], "alerts": [{"kind": "compensation_failed"}]}
 
 
 def broken(picture: Json, change: Callable[[Json], object]) -> Json:
@@ -147,11 +229,23 @@ DAMAGE: list[tuple[str, Json, Callable[[Json], object]]] = [
     ("state_changes_are_legal", processed(), lambda p: p["events"][4].update(kind="expired", actor="supervisor")),
     ("epochs_rise_by_one_with_each_claim", processed(), lambda p: p["events"][3].update(epoch=2)),
     ("only_the_holder_moves_it", processed(), lambda p: p["events"][3].update(actor="order/t/7")),
-    ("requests_say_who_asked", compensated(), lambda p: p["events"][5].update(actor=" ")),
+    (
+        "expiry_ends_the_hold_that_it_names",
+        expired(),
+        lambda p: p["events"][4].update(detail={"held_by": "order/t/0", "failed": ["b"]}),
+    ),
+    ("requests_say_who_asked_and_why", compensated(), lambda p: p["events"][5].update(actor=" ")),
+    ("requests_say_who_asked_and_why", compensated(), lambda p: p["events"][5].update(detail={})),
     ("events_fold_to_the_steps", processed(), lambda p: p["events"][4].update(detail={})),
+    ("failures_are_counted_once", failed(), lambda p: p["task"].update(failure_count=2)),
+    ("step_failures_have_their_events", expired(), lambda p: p["steps"][1].update(failure_count=2)),
+    ("finished_work_is_not_repeated", processed(), lambda p: p["events"][4].update(detail={"completed": "a"})),
+    ("steps_begin_in_their_order", processed(), lambda p: p["events"][2].update(detail={"began": "b"})),
     ("processed_is_complete", processed(), lambda p: p["steps"][1].update(state="Failed")),
     ("compensated_is_undone", compensated(), lambda p: p["undo_log"][0].update(state="Failed")),
     ("what_needs_a_person_has_an_alert", failed(), lambda p: p.update(alerts=[])),
+    ("what_needs_a_person_has_an_alert", resubmitted(), lambda p: p.update(alerts=[])),
+    ("what_needs_a_person_says_why", failed(), lambda p: p["task"].update(error=None)),
     ("held_exactly_while_it_has_a_deadline", running(), lambda p: p["task"].update(complete_by=None)),
     ("nothing_is_stuck", running(), lambda p: p["task"].update(complete_by=at(-31))),
     ("nothing_is_stuck", pending(), lambda p: p["task"].update(not_before=at(-301))),
@@ -175,10 +269,43 @@ DAMAGE: list[tuple[str, Json, Callable[[Json], object]]] = [
     ),
     ("tokens_never_fall", processed(), lambda p: p["ledgers"]["svc"]["effects"][0].update(token=2)),
     (
+        "ledgers_show_undo_in_reverse",
+        compensated(),
+        lambda p: p["ledgers"]["svc"]["effects"][0].update(undone_at=at(-9)),
+    ),
+    ("money_adds_up", processed(), lambda p: p["ledgers"]["svc"]["effects"][0]["body"].update(amount_minor=99)),
+    ("money_adds_up", compensated(), lambda p: p["ledgers"]["svc"]["effects"][0].update(undone_at=None)),
+    (
+        "calls_are_made_in_their_time",
+        processed(),
+        lambda p: p["ledgers"]["svc"]["calls"][0].update(received_at=at(-21)),
+    ),
+    ("calls_are_made_in_their_time", processed(), lambda p: p["ledgers"]["svc"]["calls"][0].update(token=7)),
+    (
         "no_call_was_sent_with_its_time_up",
         processed(),
         lambda p: p["ledgers"]["svc"]["calls"][0].update(time_left_ms=0),
     ),
+    (
+        "no_call_has_more_time_than_its_step",
+        processed(),
+        lambda p: p["ledgers"]["svc"]["calls"][0].update(time_left_ms=5_001),
+    ),
+    ("attempt_has_one_run", processed(), lambda p: p["runs"].append(run(1, "FAILED"))),
+    ("run_has_its_claim", processed(), lambda p: p["runs"].append(run(2, "FAILED"))),
+    ("run_has_its_claim", processed(), lambda p: p["runs"][0].update(workflow_id="gift/t/1")),
+    ("finished_run_finished_its_task", failed(), lambda p: p["runs"][0].update(status="COMPLETED")),
+    (
+        "no_run_outlives_its_task",
+        processed(),
+        lambda p: [p["task"].update(updated_at=at(-301)), p["runs"][0].update(status="RUNNING")],
+    ),
+    ("task_was_submitted", processed(), lambda p: p["answers"].clear()),
+    ("refused_submission_wrote_nothing", pending(), lambda p: p.update(answers=[answer("refused")])),
+    ("same_submission_gets_the_same_answer", pending(), lambda p: p["answers"].append(answer("conflict"))),
+    ("same_submission_gets_the_same_answer", pending(), lambda p: p["answers"].append(answer(digest="other"))),
+    ("same_submission_gets_the_same_answer", pending(), lambda p: p["answers"].append(answer(new=True))),
+    ("contradiction_is_kept_apart", pending(), lambda p: p["answers"].append(answer("conflict", "other"))),
 ]
 
 
@@ -188,10 +315,93 @@ def test_violated_invariant_is_named(invariant: str, picture: Json, change: Call
     assert invariant in found(broken(picture, change))
 
 
-@pytest.mark.parametrize("picture", [processed(), compensated(), running(), failed(), pending()])
+CLEAN = [processed(), compensated(), running(), failed(), expired(), resubmitted(), pending(), closed_by_hand()]
+
+
+@pytest.mark.parametrize("picture", CLEAN, ids=[p["task"]["state"] for p in CLEAN])
 def test_clean_task_violates_nothing(picture: Json) -> None:
     assert found(picture) == set()
 
 
+def test_run_that_a_person_reset_is_no_second_run() -> None:
+    assert found(broken(processed(), lambda p: p["runs"].append(run(1, "FAILED", is_reset=True)))) == set()
+
+
+@pytest.mark.demand("C8")
+def test_task_that_waits_for_an_open_breaker_is_not_stuck() -> None:
+    waiting = broken(pending(), lambda p: p["task"].update(not_before=at(-301)))
+    assert found(waiting | {"open_breakers": ["svc"]}) == set()
+
+
+def test_log_of_some_submitters_says_nothing_of_what_others_submitted() -> None:
+    assert found(broken(processed(), lambda p: p.update(answers=None))) == set()
+
+
+def submitted(task_id: str, after_s: float, until_s: float | None = None) -> Picture:
+    """A task that was taken in at an instant, and processed at another."""
+    p = processed()
+    p["task"]["task_id"] = task_id
+    times = [after_s, after_s + 0.1, after_s + 0.2, after_s + 0.3, until_s]
+    p["events"] = [e | {"at": at(t)} for e, t in zip(p["events"], times, strict=True) if t is not None]
+    return Picture.model_validate(p)
+
+
+ONE_IN_FLIGHT = Caps(in_flight=1, pending=9)
+STRANGERS: list[tuple[str, str, Whole]] = [
+    (
+        "acknowledged_task_is_there",
+        "lost",
+        Whole(Witnesses(answers=Answers.of([Answer.model_validate(answer() | {"task_id": "lost"})]))),
+    ),
+    (
+        "effect_belongs_to_a_task",
+        "nobody",
+        Whole(
+            Witnesses(
+                ledgers=Ledgers.of(
+                    {"svc": {"effects": [effect("a") | {"task_id": "nobody"}], "tombstones": [], "calls": []}}, NOW
+                )
+            )
+        ),
+    ),
+    (
+        "run_belongs_to_a_task",
+        "nobody",
+        Whole(
+            Witnesses(
+                runs=Runs.of(
+                    [Run.model_validate(run(1) | {"workflow_id": f"order/nobody/{n}"}) for n in (1, "undo")], NOW
+                )
+            )
+        ),
+    ),
+    ("record_belongs_to_a_task", "stray", Whole(Witnesses(), strays=["stray"])),
+]
+
+
+@pytest.mark.demand("H10")
+@pytest.mark.parametrize(("invariant", "task_id", "seen"), STRANGERS, ids=[s[0] for s in STRANGERS])
+def test_what_belongs_to_no_task_is_named(invariant: str, task_id: str, seen: Whole) -> None:
+    assert [(v.invariant, v.task_id) for v in judge_whole(seen)] == [(invariant, task_id)]
+
+
+def over_the_cap(*pictures: Picture, caps: Caps = ONE_IN_FLIGHT) -> list[str]:
+    seen = Whole(Witnesses(caps=caps))
+    for picture in pictures:
+        seen.add(picture)
+    return [v.task_id for v in judge_whole(seen) if v.invariant == "admission_caps_held"]
+
+
+@pytest.mark.demand("A9", "H10")
+def test_task_that_was_taken_in_over_the_cap_is_named() -> None:
+    assert over_the_cap(submitted("one", -100, -50), submitted("two", -60, -40)) == ["two"]
+
+
+def test_task_that_was_taken_in_when_there_was_room_again_is_not() -> None:
+    assert over_the_cap(submitted("one", -100, -50), submitted("two", -40)) == []
+
+
 def test_every_invariant_has_a_picture_that_violates_it() -> None:
-    assert {c.__name__ for c in (*CHECKS, *LEDGER_CHECKS)} == {name for name, _, _ in DAMAGE}
+    per_task = {c.__name__ for c in (*CHECKS, *LEDGER_CHECKS, *RUN_CHECKS, *SUBMITTER_CHECKS)}
+    assert per_task == {name for name, _, _ in DAMAGE}
+    assert {c.__name__ for c in WHOLE_CHECKS} == {name for name, _, _ in STRANGERS} | {"admission_caps_held"}

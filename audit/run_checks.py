@@ -1,0 +1,51 @@
+"""Invariants that Temporal's own record of runs bears witness to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from audit.picture import Picture
+from domain.states import EventKind
+
+
+def attempt_has_one_run(picture: Picture) -> Iterator[str]:
+    """Every (task, epoch) was run once at most; one that a person reset is not counted (design 4, failures 7)."""
+    times = Counter(run.epoch for run in picture.runs or () if not run.is_reset)
+    yield from (f"attempt {epoch} has {n} runs" for epoch, n in sorted(times.items()) if n > 1)
+
+
+def run_has_its_claim(picture: Picture) -> Iterator[str]:
+    """No run of an attempt that no claim made: a claim is the only thing that starts a run (design 4)."""
+    claimed = {e.epoch for e in picture.events if e.kind is EventKind.CLAIMED}
+    for run in picture.runs or ():
+        if run.epoch not in claimed:
+            yield f"{run.workflow_id} has run {run.run_id}, and attempt {run.epoch} was never claimed"
+        elif not run.workflow_id.startswith(f"{picture.task.definition}/"):
+            yield f"{run.workflow_id} is a run of another definition than {picture.task.definition}"
+
+
+def finished_run_finished_its_task(picture: Picture) -> Iterator[str]:
+    """A run that Temporal shows as completed has ended its task; the status column is true (design 4)."""
+    ends = (EventKind.PROCESSED, EventKind.COMPENSATED)
+    finished = {e.epoch for e in picture.events if e.kind in ends}
+    for run in picture.runs or ():
+        if run.status == "COMPLETED" and run.epoch not in finished:
+            yield f"{run.workflow_id} is completed, and no event says that attempt {run.epoch} ended the task"
+
+
+def no_run_outlives_its_task(picture: Picture) -> Iterator[str]:
+    """Of a task that has rested for long no run is at work any more (liveness)."""
+    task = picture.task
+    rests = task.state.is_settled and picture.now - task.updated_at > picture.terms.claim_delay
+    if rests and not picture.moved_since:
+        left = [run for run in picture.runs or () if run.status == "RUNNING"]
+        yield from (f"it is {task.state}, {run.workflow_id} still runs" for run in left)
+
+
+CHECKS = (
+    attempt_has_one_run,
+    run_has_its_claim,
+    finished_run_finished_its_task,
+    no_run_outlives_its_task,
+)

@@ -1,0 +1,81 @@
+"""The compensation log as it is shown: what is undone, what failed, what was not tried, what people said (F9, F10)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from cli.output import coloured, compact, instant, table
+from domain.messages import Json
+from domain.states import UndoState
+from store.tables import Compensation, Task
+
+WORDS = {
+    UndoState.LOGGED: "not tried",
+    UndoState.UNDOING: "being undone",
+    UndoState.UNDONE: "undone",
+    UndoState.FAILED: "failed",
+    UndoState.SKIPPED: "skipped",
+    UndoState.CLOSED_BY_HAND: "closed by hand",
+}
+_STYLES = {
+    UndoState.UNDOING: "magenta",
+    UndoState.UNDONE: "yellow",
+    UndoState.FAILED: "bold red",
+    UndoState.SKIPPED: "bold red",
+    UndoState.CLOSED_BY_HAND: "yellow",
+}
+_BY_PERSON = (UndoState.SKIPPED, UndoState.CLOSED_BY_HAND)
+
+
+def undo_table(log: Sequence[Compensation]) -> Table:
+    """The log of one task, last begun first."""
+    return table(["seq", "step", "action", "outcome", "undone", "error or note"], map(_row, reversed(log)))
+
+
+def undo_lists(tasks: Sequence[Task], entries: Sequence[Compensation]) -> Table:
+    """The logs of several tasks, one line an entry; a task that has begun nothing has a line of its own."""
+    headings = ["task", "state", "held by", "seq", "step", "action", "outcome", "undone", "error or note"]
+    rows = []
+    for task in tasks:
+        head: list[str | Text] = [task.task_id, coloured(task.state), task.locked_by or ""]
+        log = [_row(e) for e in reversed(entries) if e.task_id == task.task_id]
+        rows += [[*head, *cells] for cells in log or [["", "", "", "nothing to undo", "", ""]]]
+    return table(headings, rows)
+
+
+def undo_json(log: Sequence[Compensation]) -> list[Json]:
+    """The log of one task for programs, last begun first."""
+    return [e.model_dump(exclude={"task_id"}) | {"outcome": WORDS[e.state]} for e in reversed(log)]
+
+
+def left_to_undo(log: Sequence[Compensation]) -> list[str]:
+    """Steps whose undo is still to be worked, in the order in which it will be."""
+    return [e.step for e in reversed(log) if e.state.is_open]
+
+
+def skipped(log: Sequence[Compensation]) -> list[str]:
+    """Steps that a person has left undone on purpose, last begun first."""
+    return [e.step for e in reversed(log) if e.state is UndoState.SKIPPED]
+
+
+def by_whom(entry: Compensation) -> str:
+    """Who skipped or closed the entry, why, and on what evidence."""
+    note = entry.note or {}
+    evidence = f"; evidence: {note['evidence']}" if "evidence" in note else ""
+    return f"by {note.get('by')}: {note.get('reason')}{evidence}"
+
+
+def _row(entry: Compensation) -> list[str | Text]:
+    outcome = Text(WORDS[entry.state], style=_STYLES.get(entry.state, ""))
+    return [str(entry.seq), entry.step, entry.action, outcome, instant(entry.undone_at), _note(entry)]
+
+
+def _note(entry: Compensation) -> str:
+    if entry.state in _BY_PERSON:
+        return by_whom(entry)
+    if entry.state.is_open and entry.quarantined_until:
+        return f"in quarantine until {instant(entry.quarantined_until)}, then undone once more"
+    return str(entry.error.get("message") or compact(entry.error)) if entry.error else ""

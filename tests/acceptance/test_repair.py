@@ -1,0 +1,144 @@
+"""An undo that calling can't finish: a person skips it, or says that it was done by hand, and the rest is undone.
+
+The refund of these orders is refused for ever. The commands are real processes, the workers and services real parts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from typing import Any
+
+import pytest
+
+from domain.faults import UsageError
+from domain.messages import UndoRequest
+from domain.states import StepState, TaskState
+from runtime.settings import Settings
+from starter import app
+from tests.acceptance.test_cli import starter
+from tests.acceptance.test_compensation import undone_in_reverse
+from tests.conftest import Bench, Simulators
+
+BY_HAND = ("--done-by-hand", "--evidence", "bank transfer 4711", "--reason", "paid back by hand", "--by", "anna")
+SKIP = ("--skip", "--reason", "the customer keeps it")
+
+
+async def undo_asked_for(bench: Bench, order: dict[str, Any], task_id: str) -> None:
+    """An order that was done, and that is to be undone."""
+    await bench.submit(order, task_id)
+    assert await bench.settled(task_id) is TaskState.PROCESSED
+    await bench.stores.store.request_undo(UndoRequest(task_id=task_id, requester="test", reason="to be undone"))
+
+
+async def refund_failed(bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str) -> None:
+    """An order whose shipment is undone, whose refund was refused for good, and whose stock was not tried."""
+    simulators.fault("payments", "refuse", match={"undo": True, "task_id": task_id})
+    await undo_asked_for(bench, order, task_id)
+    assert await bench.reached(task_id, TaskState.COMPENSATION_FAILED) is TaskState.COMPENSATION_FAILED
+
+
+@pytest.mark.demand("F10", "F9", "F3", "G4")
+async def test_refund_that_was_paid_by_hand_lets_the_order_be_compensated_and_repeats_nothing(
+    bench: Bench, simulators: Simulators, settings: Settings, order: dict[str, Any], task_id: str
+) -> None:
+    async with bench.worker():
+        await refund_failed(bench, simulators, order, task_id)
+        before = undone_in_reverse(simulators, task_id)
+        tried = await starter(settings, "repair", task_id, "charge", *BY_HAND, "--dry-run")
+        assert (await bench.page(task_id)).task.state is TaskState.COMPENSATION_FAILED
+        done = await starter(settings, "repair", task_id, "charge", *BY_HAND, "--wait", "-o", "json")
+    assert tried.code == 0, tried.err
+    assert "would be (nothing was written) closed by hand; left to undo: charge, stock" in tried.out
+    assert done.code == 0, done.err
+    assert (done.data["verdict"], done.data["state"], done.data["left"]) == ("accepted", "Compensated", [])
+    assert undone_in_reverse(simulators, task_id) == [*before, "stock"]
+    assert before.count("shipping") == 1
+    shown = await starter(settings, "show", task_id)
+    (entry,) = (line for line in shown.out.splitlines() if "payments.refund" in line)
+    assert "closed by hand" in entry
+    assert "by cli:anna: paid back by hand; evidence: bank transfer 4711" in entry
+    assert [e.actor for e in (await bench.page(task_id)).events if e.kind == "undo_repaired"] == ["cli:anna"]
+
+
+@pytest.mark.demand("F10", "F8", "F9")
+async def test_refund_that_was_skipped_stays_in_sight_until_it_is_asked_for_again(
+    bench: Bench, simulators: Simulators, settings: Settings, order: dict[str, Any], task_id: str
+) -> None:
+    async with bench.worker():
+        await refund_failed(bench, simulators, order, task_id)
+        skipped = await starter(settings, "repair", task_id, "charge", *SKIP, "--wait")
+        page = await bench.page(task_id)
+        simulators.heal()
+        again = await starter(settings, "compensate", task_id, "--reason", "the customer wants it after all", "--wait")
+    assert skipped.code == 1, skipped.err
+    assert page.task.state is TaskState.COMPENSATION_FAILED
+    assert page.alerts[-1].message == "left undone on purpose: charge"
+    assert {e.step: e.state for e in page.undo_log} == {"ship": "Undone", "charge": "Skipped", "stock": "Undone"}
+    assert again.code == 0, again.err
+    assert simulators.live(task_id) == {"mail": 1}
+    assert [s for s in undone_in_reverse(simulators, task_id) if s != "payments"] == ["shipping", "stock"]
+
+
+@pytest.mark.demand("F10", "B2")
+async def test_repair_of_a_held_task_and_of_no_step_are_told_apart(
+    bench: Bench, settings: Settings, order: dict[str, Any], task_id: str
+) -> None:
+    async with bench.worker():
+        await bench.submit(order, task_id)
+        assert await bench.settled(task_id) is TaskState.PROCESSED
+    await bench.stores.store.request_undo(UndoRequest(task_id=task_id, requester="test", reason="to be undone"))
+    await bench.stores.store.claim("elsewhere", [("order", 1)], 1)
+    before = await bench.page(task_id)
+    held, nothing = await asyncio.gather(
+        starter(settings, "repair", task_id, "ship", *SKIP), starter(settings, "repair", task_id, "crate", *SKIP)
+    )
+    assert (held.code, nothing.code) == (4, 3)
+    assert f"step ship of task {task_id} is not tried: order/{task_id}/2 holds the task until 20" in held.err
+    assert "has no step 'crate' (there are: stock, charge, ship, confirm)" in nothing.err
+    assert (await bench.page(task_id)).events == before.events
+
+
+@pytest.mark.demand("F10", "G4")
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("repair T stock --done-by-hand --reason x", "--evidence must say something"),
+        ("repair T stock --skip --reason ''", "--reason must say something"),
+        ("repair T stock --reason x", "either --skip or --done-by-hand"),
+        ("repair T stock --skip --done-by-hand --evidence x --reason x", "either --skip or --done-by-hand"),
+        ("repair T stock --skip --evidence x --reason x", "--evidence goes with --done-by-hand"),
+        ("services payments --open", "--reason must say something"),
+        ("services payments --open --close --reason x", "give one of --open, --close and --auto"),
+        ("services --open --reason x", "say which service"),
+    ],
+)
+def test_word_of_a_person_without_what_it_needs_is_refused_before_anything_is_asked(given: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        app(shlex.split(given), standalone_mode=False)
+
+
+@pytest.mark.demand("C8", "G4")
+async def test_service_that_a_person_closes_to_tasks_gets_no_call_until_it_is_opened_again(
+    bench: Bench, simulators: Simulators, settings: Settings, order: dict[str, Any], task_id: str
+) -> None:
+    async with bench.worker():
+        why = ("--reason", "they move house", "--by", "anna")
+        shut = await starter(settings, "services", "payments", "--open", *why, "-o", "json")
+        await bench.submit(order, task_id)
+        await bench.step_reached(task_id, "stock", StepState.COMPLETED)
+        assert await bench.reached(task_id, TaskState.PENDING) is TaskState.PENDING
+        listed, unknown = await asyncio.gather(
+            starter(settings, "services"), starter(settings, "services", "paymnets", "--auto", "--reason", "x")
+        )
+        assert simulators.calls("payments", task_id) == 0
+        freed = await starter(settings, "services", "payments", "--auto", "--reason", "they are back", "-o", "json")
+        assert await bench.settled(task_id) is TaskState.PROCESSED
+    assert shut.code == freed.code == 0, shut.err + freed.err
+    assert [(s["name"], s["holds"], s["forced_by"]) for s in shut.data] == [("payments", "open", "cli:anna")]
+    assert freed.data[0]["holds"] == "closed"
+    rows = [line.split()[:2] for line in listed.out.splitlines()[1:]]
+    assert rows == [[s, "open" if s == "payments" else "closed"] for s in sorted(settings.services)]
+    assert "open by cli:anna: they move house" in listed.out
+    assert unknown.code == 3
+    assert "no definition needs a service 'paymnets' (there are: cloud, mail, payments, shipping, stock)" in unknown.err

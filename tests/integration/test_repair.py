@@ -1,0 +1,441 @@
+"""Repair of an undo by a person, from the state store alone: who may say what of which entry, and what follows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from datetime import timedelta
+
+import pytest
+
+from cli.outlook import outlook
+from cli.repair import Repair, make
+from domain.faults import Conflict, NotFound
+from domain.messages import End
+from domain.states import TaskState, UndoState
+from runtime.embedded.postgres import EmbeddedPostgres
+from store.reads import Reads, open_reads
+from store.state_store import Hold
+from tests.integration.store_bench import StoreBench, fresh_databases, open_store_bench, undo
+from tests.integration.test_transitions import REFUSED, asked, in_error, undoing
+
+SKIPPED, CLOSED = UndoState.SKIPPED, UndoState.CLOSED_BY_HAND
+OPEN = (UndoState.LOGGED, UndoState.UNDOING, UndoState.FAILED)
+
+
+@pytest.fixture(scope="module")
+async def opened(templates: EmbeddedPostgres) -> AsyncIterator[tuple[StoreBench, Reads]]:
+    """The state store on databases of this file, and reads on it."""
+    with fresh_databases(templates) as databases:
+        async with open_store_bench(databases) as bench, open_reads(databases.app) as reads:
+            yield bench, reads
+
+
+@pytest.fixture
+def store(opened: tuple[StoreBench, Reads]) -> Iterator[StoreBench]:
+    """The state store, empty."""
+    opened[0].empty()
+    yield opened[0]
+    opened[0].empty()
+
+
+@pytest.fixture
+def reads(opened: tuple[StoreBench, Reads]) -> Reads:
+    """Reads on the state store."""
+    return opened[1]
+
+
+def said(task_id: str, step: str, target: UndoState, by: str = "cli:anna") -> Repair:
+    """What a person says of an entry."""
+    evidence = "refund 77 in the bank's list" if target is CLOSED else None
+    return Repair(task_id, step, target, by, "the bank has paid it back", evidence)
+
+
+async def forced_on(store: StoreBench, repair: Repair) -> bool:
+    """Ask the statement itself, past every look that comes before it; whether it was accepted."""
+    moved, _ = await store.store.repair_undo(
+        repair.task_id,
+        repair.step,
+        repair.target,
+        requester=repair.requester,
+        reason=repair.reason,
+        evidence=repair.evidence,
+    )
+    return moved
+
+
+async def refund_refused(store: StoreBench, task_id: str) -> Hold:
+    """An order whose shipment is undone, whose refund was refused for good, and whose stock was not tried."""
+    hold = await undoing(store, task_id, "ship")
+    await store.store.undo_advance(hold, begin=undo("ship"))
+    await store.store.undo_advance(hold, done="ship", calls=1, begin=undo("charge"))
+    await store.store.undo_fail(hold, "charge", REFUSED)
+    return hold
+
+
+async def undo_the_rest(store: StoreBench, task_id: str, *steps: str) -> End | None:
+    """An attempt that undoes these steps; how it ended."""
+    hold = await store.claim(task_id)
+    report = await store.store.undo_advance(hold, begin=undo(steps[0]))
+    for step, after in zip(steps, [*steps[1:], None], strict=True):
+        report = await store.store.undo_advance(hold, done=step, calls=1, begin=undo(after) if after else None)
+    return report.end
+
+
+# --- what may be repaired -------------------------------------------------------------------------------------
+
+
+async def pending(store: StoreBench, task_id: str) -> None:
+    hold = await store.begun(task_id, step="ship")
+    await store.store.release(hold, "draining", called=False, delay=timedelta(0))
+
+
+async def processing(store: StoreBench, task_id: str) -> None:
+    await store.begun(task_id, step="ship")
+
+
+async def processed(store: StoreBench, task_id: str) -> None:
+    await store.processed(task_id)
+
+
+async def error(store: StoreBench, task_id: str) -> None:
+    await in_error(store, task_id)
+
+
+async def held(store: StoreBench, task_id: str) -> None:
+    await undoing(store, task_id, "ship")
+
+
+async def asked_for(store: StoreBench, task_id: str) -> None:
+    await store.processed(task_id)
+    await store.store.request_undo(asked(task_id))
+
+
+async def failed(store: StoreBench, task_id: str) -> None:
+    await refund_refused(store, task_id)
+
+
+async def compensated(store: StoreBench, task_id: str) -> None:
+    await asked_for(store, task_id)
+    await undo_the_rest(store, task_id, "ship", "charge", "stock")
+
+
+@pytest.mark.demand("F10", "B2")
+@pytest.mark.parametrize("target", [SKIPPED, CLOSED])
+@pytest.mark.parametrize(
+    ("state", "allowed", "message"),
+    [
+        (pending, False, "is Pending, so step stock .* is not to be undone: `python starter.py compensate"),
+        (processing, False, "is Processing, so step stock .* is not to be undone"),
+        (processed, False, "is Processed, so step stock .* is not to be undone"),
+        (error, False, "is Error, so step stock .* is not to be undone"),
+        (held, False, "step stock of task .* is not tried: order/.*/2 holds the task until 20"),
+        (asked_for, True, ""),
+        (failed, True, ""),
+        (compensated, False, "step stock of task .* is undone since 20.*Z: there is nothing to repair"),
+    ],
+)
+async def test_undo_is_repaired_only_while_it_is_unfinished_and_nobody_is_at_it(
+    store: StoreBench,
+    reads: Reads,
+    task_id: str,
+    state: Callable[[StoreBench, str], Awaitable[None]],
+    allowed: bool,
+    message: str,
+    target: UndoState,
+) -> None:
+    await state(store, task_id)
+    before = store.contents(task_id)
+    if allowed:
+        assert await make(store.store, reads, said(task_id, "stock", target)) == "accepted"
+        assert store.row(task_id)["state"] == "Compensating"
+        store.is_consistent(task_id)
+        return
+    assert not await forced_on(store, said(task_id, "stock", target))
+    with pytest.raises(Conflict, match=message):
+        await make(store.store, reads, said(task_id, "stock", target))
+    assert store.contents(task_id) == before
+
+
+@pytest.mark.demand("F10", "F11")
+@pytest.mark.parametrize("target", [SKIPPED, CLOSED])
+@pytest.mark.parametrize("found", list(UndoState))
+async def test_entry_is_repaired_while_it_is_open_and_one_that_was_skipped_may_be_closed(
+    store: StoreBench, reads: Reads, task_id: str, found: UndoState, target: UndoState
+) -> None:
+    await refund_refused(store, task_id)
+    store.owner(
+        "UPDATE compensation SET state = %(state)s WHERE task_id = %(id)s AND step = 'charge'",
+        id=task_id,
+        state=found.value,
+    )
+    before = store.contents(task_id)
+    if found in OPEN or (found, target) == (SKIPPED, CLOSED):
+        assert await make(store.store, reads, said(task_id, "charge", target)) == "accepted"
+        assert (2, "charge", target.value) in store.log(task_id)
+        return
+    assert not await forced_on(store, said(task_id, "charge", target))
+    if found is target:
+        assert await make(store.store, reads, said(task_id, "charge", target)) == "already"
+    else:
+        with pytest.raises(Conflict, match=r"step charge of task .* (is undone since|was closed by hand)"):
+            await make(store.store, reads, said(task_id, "charge", target))
+    assert store.contents(task_id) == before
+
+
+@pytest.mark.demand("F10")
+@pytest.mark.parametrize(
+    ("task", "step", "message"),
+    [
+        ("", "shipp", r"has no step 'shipp' \(there are: stock, charge, ship, confirm\)"),
+        ("", "confirm", "has nothing to undo of step confirm: its undo log has ship, charge, stock"),
+        ("-no", "stock", "there is no task '.*-no'"),
+    ],
+)
+async def test_repair_of_what_is_not_there_names_what_there_is(
+    store: StoreBench, reads: Reads, task_id: str, task: str, step: str, message: str
+) -> None:
+    await refund_refused(store, task_id)
+    with pytest.raises(NotFound, match=message):
+        await make(store.store, reads, said(task_id + task, step, SKIPPED))
+
+
+@pytest.mark.demand("F7", "F10")
+async def test_step_whose_own_call_may_be_on_its_way_is_not_closed_by_hand_yet(
+    store: StoreBench, reads: Reads, task_id: str
+) -> None:
+    """Whatever a person has seen: the charge can still arrive, and a hand leaves no tombstone. A skip says nothing."""
+    await store.begun(task_id, step="charge")
+    await store.store.request_undo(asked(task_id))
+    repair = said(task_id, "charge", CLOSED)
+    assert not await forced_on(store, repair)
+    with pytest.raises(Conflict, match=r"a call of step charge of task .* may be on its way until 20"):
+        await make(store.store, reads, repair)
+    assert await make(store.store, reads, said(task_id, "charge", SKIPPED)) == "accepted"
+    store.owner(
+        "UPDATE step SET complete_by = clock_timestamp() - interval '2 seconds' WHERE task_id = %(id)s", id=task_id
+    )
+    assert await make(store.store, reads, repair) == "accepted"
+
+
+# --- what follows ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.demand("F10", "F9", "F3")
+async def test_skipped_entry_lets_the_rest_be_undone_in_order_and_the_task_says_what_was_skipped(
+    store: StoreBench, reads: Reads, task_id: str
+) -> None:
+    await refund_refused(store, task_id)
+    assert await make(store.store, reads, said(task_id, "charge", SKIPPED)) == "accepted"
+    assert await undo_the_rest(store, task_id, "stock") is End.UNDO_FAILED
+    assert store.row(task_id)["state"] == "CompensationFailed"
+    assert store.row(task_id)["error"] == {"message": "left undone on purpose: charge"}
+    assert store.log(task_id) == [(1, "stock", "Undone"), (2, "charge", "Skipped"), (3, "ship", "Undone")]
+    alerts = store.owner("SELECT message FROM alert WHERE kind = 'compensation_failed' ORDER BY id")
+    assert [a["message"] for a in alerts][1:] == ["left undone on purpose: charge"]
+    store.is_consistent(task_id)
+
+
+@pytest.mark.demand("F10", "F11", "F3")
+async def test_failed_entry_that_is_closed_by_hand_lets_the_rest_be_undone_and_the_task_is_compensated(
+    store: StoreBench, reads: Reads, task_id: str
+) -> None:
+    await refund_refused(store, task_id)
+    assert await make(store.store, reads, said(task_id, "charge", CLOSED)) == "accepted"
+    assert store.step(task_id, "charge")["state"] == "Undone"
+    assert await undo_the_rest(store, task_id, "stock") is End.COMPENSATED
+    assert store.log(task_id) == [(1, "stock", "Undone"), (2, "charge", "ClosedByHand"), (3, "ship", "Undone")]
+    store.is_consistent(task_id)
+
+
+@pytest.mark.demand("F13", "F10")
+@pytest.mark.parametrize(
+    ("last", "state", "kind"),
+    [(CLOSED, TaskState.COMPENSATED, "compensated"), (SKIPPED, TaskState.COMPENSATION_FAILED, "undo_failed")],
+)
+async def test_undo_that_is_worked_off_by_hand_ends_without_any_worker(
+    store: StoreBench, reads: Reads, task_id: str, last: UndoState, state: TaskState, kind: str
+) -> None:
+    await refund_refused(store, task_id)
+    assert await make(store.store, reads, said(task_id, "charge", CLOSED)) == "accepted"
+    assert store.row(task_id)["state"] == "Compensating"
+    assert await make(store.store, reads, said(task_id, "stock", last)) == "accepted"
+    assert store.row(task_id)["state"] == state
+    assert store.kinds(task_id)[-4:] == ["undo_repaired", "undo_repaired", "claimed", kind]
+    store.is_consistent(task_id)
+
+
+@pytest.mark.demand("F13", "F10")
+async def test_repair_that_died_before_the_end_is_finished_by_asking_again(
+    store: StoreBench, reads: Reads, task_id: str
+) -> None:
+    await refund_refused(store, task_id)
+    assert await make(store.store, reads, said(task_id, "charge", CLOSED)) == "accepted"
+    assert await forced_on(store, said(task_id, "stock", CLOSED))
+    assert store.row(task_id)["state"] == "Compensating"
+    assert await make(store.store, reads, said(task_id, "stock", CLOSED)) == "already"
+    assert store.row(task_id)["state"] == "Compensated"
+
+
+@pytest.mark.demand("F10")
+async def test_skipped_entry_is_opened_by_another_request_for_undo_and_a_closed_one_is_not(
+    store: StoreBench, reads: Reads, task_id: str
+) -> None:
+    await refund_refused(store, task_id)
+    await make(store.store, reads, said(task_id, "stock", SKIPPED))
+    await store.store.undo_fail(await begun_undo(store, task_id, "charge"), "charge", REFUSED)
+    await make(store.store, reads, said(task_id, "charge", CLOSED))
+    assert store.row(task_id)["state"] == "CompensationFailed"
+    await store.store.request_undo(asked(task_id))
+    assert await undo_the_rest(store, task_id, "stock") is End.COMPENSATED
+    assert store.log(task_id) == [(1, "stock", "Undone"), (2, "charge", "ClosedByHand"), (3, "ship", "Undone")]
+
+
+async def begun_undo(store: StoreBench, task_id: str, step: str) -> Hold:
+    """An attempt that has begun the undo of this step."""
+    hold = await store.claim(task_id)
+    assert (await store.store.undo_advance(hold, begin=undo(step))).grant is not None
+    return hold
+
+
+@pytest.mark.demand("F6", "F10")
+async def test_repair_of_another_entry_does_not_cut_a_quarantine_short(
+    store: StoreBench, reads: Reads, task_id: str
+) -> None:
+    hold = await undoing(store, task_id, "ship")
+    store.owner("UPDATE step SET quarantine_s = 600 WHERE task_id = %(id)s AND name = 'charge'", id=task_id)
+    await store.store.undo_advance(hold, begin=undo("ship"))
+    await store.store.undo_advance(hold, done="ship", calls=1, begin=undo("charge"))
+    report = await store.store.undo_advance(hold, done="charge", calls=1, begin=undo("stock"))
+    assert report.end is End.RELEASED
+    due = store.row(task_id)["not_before"]
+    assert await make(store.store, reads, said(task_id, "stock", CLOSED)) == "accepted"
+    assert store.row(task_id)["not_before"] == due
+
+
+# --- who said what --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.demand("F10", "G4")
+async def test_repair_is_on_record_with_who_why_and_the_evidence(store: StoreBench, reads: Reads, task_id: str) -> None:
+    await refund_refused(store, task_id)
+    await make(store.store, reads, said(task_id, "charge", CLOSED))
+    (event,) = store.owner("SELECT * FROM event WHERE task_id = %(id)s AND kind = 'undo_repaired'", id=task_id)
+    assert (event["actor"], event["state_from"], event["state_to"]) == (
+        "cli:anna",
+        "CompensationFailed",
+        "Compensating",
+    )
+    kept = {"reason": "the bank has paid it back", "evidence": "refund 77 in the bank's list"}
+    assert event["detail"] == {"step": "charge", "as": "ClosedByHand", "request": event["detail"]["request"], **kept}
+    entry = next(e for e in (await reads.page(task_id)).undo_log if e.step == "charge")
+    assert entry.note == {"by": "cli:anna", **kept}
+
+
+@pytest.mark.demand("F10", "B2")
+async def test_of_two_repairs_at_once_one_is_made_and_the_other_is_told_so(store: StoreBench, reads: Reads) -> None:
+    for n in range(10):
+        task_id = f"t-{n}"
+        await refund_refused(store, task_id)
+        both = [said(task_id, "charge", SKIPPED, by) for by in ("cli:anna", "cli:ben")]
+        assert sorted(await asyncio.gather(*(make(store.store, reads, r) for r in both))) == ["accepted", "already"]
+        entry = next(e for e in (await reads.page(task_id)).undo_log if e.step == "charge")
+        (event,) = store.owner("SELECT actor FROM event WHERE task_id = %(id)s AND kind = 'undo_repaired'", id=task_id)
+        assert (entry.note or {})["by"] == event["actor"]
+        store.is_consistent(task_id)
+
+
+@pytest.mark.demand("F10", "B2")
+async def test_repair_and_claim_at_once_leave_the_entry_to_one_of_them(store: StoreBench, reads: Reads) -> None:
+    for n in range(10):
+        task_id = f"t-{n}"
+        await asked_for(store, task_id)
+        claim, verdict = await asyncio.gather(
+            store.claim(task_id), make(store.store, reads, said(task_id, "ship", SKIPPED)), return_exceptions=True
+        )
+        assert isinstance(claim, Hold | ValueError)
+        assert verdict == "accepted" or isinstance(verdict, Conflict)
+        assert ((3, "ship", "Skipped") in store.log(task_id)) is (verdict == "accepted")
+        store.is_consistent(task_id)
+
+
+@pytest.mark.demand("F10", "F11")
+async def test_same_repair_asked_for_again_changes_nothing(store: StoreBench, reads: Reads, task_id: str) -> None:
+    await refund_refused(store, task_id)
+    repair = said(task_id, "charge", CLOSED)
+    assert await make(store.store, reads, repair) == "accepted"
+    before = store.contents(task_id)
+    assert await make(store.store, reads, repair) == "already"
+    assert store.contents(task_id) == before
+
+
+# --- what happens next ----------------------------------------------------------------------------------------
+
+
+async def next_of(reads: Reads, task_id: str) -> str:
+    """The sentence that `show` has on what happens next."""
+    return outlook(await reads.page(task_id), live_worker=True, sweep_interval=timedelta(seconds=10))
+
+
+@pytest.mark.demand("F9", "F10", "G5")
+async def test_outlook_of_a_failed_undo_names_the_entry_and_every_way_on(
+    store: StoreBench, reads: Reads, task_id: str
+) -> None:
+    await refund_refused(store, task_id)
+    then = await next_of(reads, task_id)
+    assert "undoes what is left (charge, stock)" in then
+    assert f"starter.py compensate {task_id}" in then
+    assert f"starter.py repair {task_id} charge --done-by-hand" in then
+    for step in ("charge", "stock"):
+        await make(store.store, reads, said(task_id, step, SKIPPED))
+    then = await next_of(reads, task_id)
+    assert "step charge, stock was skipped" in then
+    assert f"starter.py repair {task_id} charge --done-by-hand" in then
+
+
+@pytest.mark.demand("C8", "G5")
+async def test_outlook_of_a_task_that_waits_for_a_service_says_which_why_and_until_when(
+    store: StoreBench, reads: Reads, task_id: str
+) -> None:
+    await asked_for(store, task_id)
+    assert "its undo is claimable now" in await next_of(reads, task_id)
+    store.owner(
+        "INSERT INTO service (name, state, failures, cause, retry_at)"
+        " VALUES ('shipping', 'open', 5, '503 again', clock_timestamp() + interval '1 minute')"
+    )
+    then = await next_of(reads, task_id)
+    assert then.startswith("waits for service shipping: its breaker is open (503 again), next probe at 20")
+    store.owner("UPDATE service SET probe_task = %(id)s, probe_until = clock_timestamp() + interval '1 minute'", id="x")
+    assert "next probe by 20" in await next_of(reads, task_id)
+    store.owner("UPDATE service SET probe_task = %(id)s", id=task_id)
+    assert "its undo is claimable now" in await next_of(reads, task_id), "it is the probe itself"
+    await store.services.force("shipping", "open", requester="cli:anna", reason="they move house")
+    assert "cli:anna has opened its breaker (they move house)" in await next_of(reads, task_id)
+
+
+@pytest.mark.demand("F6", "F7", "G5")
+async def test_outlook_of_an_undo_that_waits_on_purpose_says_what_for(
+    store: StoreBench, reads: Reads, task_id: str
+) -> None:
+    await store.begun(task_id)
+    store.owner("UPDATE step SET quarantine_s = 600 WHERE task_id = %(id)s AND name = 'stock'", id=task_id)
+    await store.store.request_undo(asked(task_id))
+    assert "until then a call of step stock may still be on its way" in await next_of(reads, task_id)
+    hold = await begun_undo(store, task_id, "stock")
+    await store.store.undo_advance(hold, done="stock", calls=1)
+    assert "step stock is in quarantine, and is undone once more then" in await next_of(reads, task_id)
+
+
+# --- services -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.demand("C8", "F13")
+async def test_every_service_that_a_definition_needs_is_listed_with_its_breaker(
+    store: StoreBench, reads: Reads
+) -> None:
+    await store.services.force("mail", "closed", requester="cli:anna", reason="it is well")
+    rows, now = await reads.services()
+    assert [r.name for r in rows] == ["cloud", "mail", "payments", "shipping", "stock"]
+    assert [r.name for r in rows if r.forced] == ["mail"]
+    assert {r.state for r in rows} == {"closed"}
+    assert all(r.since <= now for r in rows)

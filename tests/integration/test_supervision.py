@@ -1,0 +1,376 @@
+"""The Supervisor against PostgreSQL directly: who is recovered, how often, at which pace, and what it alerts on."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from cli.outlook import outlook
+from domain.messages import UndoRequest
+from domain.states import TaskState
+from runtime.embedded.postgres import EmbeddedPostgres
+from store.database import Database
+from store.intake import NewTask
+from store.reads import open_reads
+from store.supervision import Supervision
+from supervisor.activities import SupervisorActivities, SweepReport, SweepTerms, sweep_once
+from supervisor.decide import decide
+from tests.integration.store_bench import (
+    LOADED,
+    StoreBench,
+    begin,
+    definition,
+    fresh_databases,
+    open_store_bench,
+    undo,
+)
+from tests.integration.test_plans import CLOSED, STEPS, Planner, put
+
+TERMS = SweepTerms(
+    interval_s=10,
+    window_s=3600,
+    page=50,
+    pages=40,
+    recovery_per_s=50,
+    recovery_ramp_s=2,
+    stuck_after_s=300,
+    undo_stalled_after_s=600,
+    worker_gone_s=30,
+)
+WINDOW = timedelta(hours=1)
+
+
+@pytest.fixture(scope="module")
+async def opened(templates: EmbeddedPostgres) -> AsyncIterator[StoreBench]:
+    """The state store on databases of this file."""
+    with fresh_databases(templates) as databases:
+        async with open_store_bench(databases) as bench:
+            yield bench
+
+
+@pytest.fixture
+def store(opened: StoreBench) -> Iterator[StoreBench]:
+    """The state store, empty, its definitions shown just now."""
+    opened.empty()
+    opened.owner("UPDATE definition SET seen_at = clock_timestamp()")
+    yield opened
+    opened.empty()
+
+
+async def sweep(store: StoreBench, **terms: Any) -> SweepReport:
+    """One sweep."""
+    return await sweep_once(SupervisorActivities(store.supervision, None), TERMS.model_copy(update=terms))
+
+
+def copies(store: StoreBench, task_id: str, count: int) -> None:
+    """So many more tasks just like this one, with everything that is on record of it, and all of them overdue."""
+    for table in ("task", "step", "compensation", "event"):
+        other = "jsonb_build_object('task_id', %(id)s || '-' || n)"
+        if table == "task":
+            other += " || jsonb_build_object('locked_by', 'order/' || %(id)s || '-' || n || '/1')"
+        store.owner(
+            f"INSERT INTO {table} SELECT (jsonb_populate_record(r, {other})).*"  # noqa: S608 (our own tables)
+            f" FROM {table} AS r, generate_series(1, %(count)s) AS n WHERE r.task_id = %(id)s",
+            id=task_id,
+            count=count,
+        )
+    store.owner("UPDATE task SET complete_by = clock_timestamp() WHERE locked_by IS NOT NULL")
+    store.owner("UPDATE step SET complete_by = clock_timestamp() WHERE state IN ('Running', 'Undoing')")
+
+
+def alerts(store: StoreBench, kind: str) -> list[str]:
+    """Messages of the alerts of a kind, oldest first."""
+    return [r["message"] for r in store.owner("SELECT message FROM alert WHERE kind = %(kind)s ORDER BY id", kind=kind)]
+
+
+# --- several Supervisors, and holders that move on --------------------------------------------------------------
+
+
+@pytest.mark.demand("D4", "D5", "D9")
+async def test_three_supervisors_at_once_recover_each_of_1000_tasks_exactly_once(
+    store: StoreBench, task_id: str
+) -> None:
+    await store.begun(task_id)
+    copies(store, task_id, 999)
+    async with AsyncExitStack() as stack:
+        opened = [Database(store.databases.supervisor, name="state store", size=2) for _ in range(3)]
+        supervisors = [SupervisorActivities(Supervision(await stack.enter_async_context(d)), None) for d in opened]
+        reports = await asyncio.gather(*(sweep_once(s, TERMS) for s in supervisors))
+        assert sum(r.found for r in reports) > 1_000, "they have met on the same rows"
+        # what another had locked, a Supervisor passes over: the next sweep takes the rest
+        reports.append(await sweep_once(supervisors[0], TERMS))
+    assert sum(r.changed for r in reports) == 1_000
+    counted = store.owner(
+        "SELECT t.state, t.failure_count AS task, s.failure_count AS step,"
+        " (SELECT count(*) FROM event AS e WHERE e.task_id = t.task_id AND e.kind = 'expired') AS events, count(*)"
+        " FROM task AS t INNER JOIN step AS s ON s.task_id = t.task_id AND s.name = 'stock' GROUP BY 1, 2, 3, 4"
+    )
+    assert counted == [{"state": "Pending", "task": 1, "step": 1, "events": 1, "count": 1_000}]
+    swept = store.owner("SELECT changed, finished_at IS NOT NULL AS finished FROM sweep ORDER BY id")
+    assert all(s["finished"] for s in swept)
+    assert sum(s["changed"] for s in swept) == 1_000
+    store.is_consistent(f"{task_id}-500")
+
+
+@pytest.mark.demand("D9", "B2")
+@pytest.mark.parametrize("meanwhile", ["its holder went on", "another attempt has it"])
+async def test_sweep_that_slept_between_its_read_and_its_write_evicts_nobody_who_moved_on(
+    store: StoreBench, task_id: str, meanwhile: str
+) -> None:
+    hold = await store.begun(task_id)
+    store.expire(task_id)
+    (read,) = await store.supervision.expired(window=WINDOW, page=10, after=(None, ""))
+    if meanwhile == "its holder went on":
+        # as after a clock that was set back: the deadline is still to come
+        store.owner("UPDATE task SET complete_by = clock_timestamp() + interval '1 minute'")
+    else:
+        await store.store.release(hold, "draining", step="stock", called=False, delay=timedelta(0))
+        hold = await store.claim(task_id, "run-2")
+        assert (await store.store.advance(hold, begin=begin("stock"))).grant is not None
+    assert (await store.store.advance(hold, done="stock", result={}, calls=1, begin=begin("charge"))).grant is not None
+    before = store.contents(task_id)
+    assert await store.supervision.recover([decide(read)], "supervisor") == []
+    assert store.contents(task_id) == before
+    assert (await store.store.advance(hold, done="charge", result={}, calls=1)).end is None
+
+
+@pytest.mark.demand("D5")
+@pytest.mark.parametrize(("started", "failures"), [("before", 1), ("meanwhile", 0)])
+async def test_expiry_counts_no_failure_where_the_database_server_was_started_while_the_task_was_held(
+    store: StoreBench, task_id: str, started: str, failures: int
+) -> None:
+    await store.begun(task_id)
+    if started == "meanwhile":
+        store.owner("UPDATE event SET at = pg_postmaster_start_time() - interval '1 second' WHERE kind = 'claimed'")
+    store.expire(task_id)
+    assert (await sweep(store)).changed == 1
+    row, (event,) = store.row(task_id), store.owner("SELECT detail FROM event WHERE kind = 'expired'")
+    assert (row["state"], row["failure_count"]) == ("Pending", failures)
+    assert store.step(task_id, "stock")["failure_count"] == failures
+    assert ("not counted" in event["detail"]["cause"]) is (failures == 0)
+
+
+# --- the pace ---------------------------------------------------------------------------------------------------
+
+
+async def not_begun(store: StoreBench, task_id: str, count: int) -> None:
+    """So many overdue claims that began nothing: nothing but the pace delays their recovery."""
+    await store.claimed(task_id)
+    copies(store, task_id, count - 1)
+
+
+def offsets(store: StoreBench) -> list[float]:
+    """When each task may be claimed, in seconds from now, soonest first."""
+    rows = store.owner("SELECT extract(epoch FROM not_before - clock_timestamp())::float8 AS s FROM task ORDER BY 1")
+    return [r["s"] for r in rows]
+
+
+def most_within_a_second(instants: list[float]) -> int:
+    """The largest number of these instants, which are sorted, in any one second."""
+    return max(sum(start <= other < start + 1 for other in instants[n:]) for n, start in enumerate(instants))
+
+
+@pytest.mark.demand("D6", "D12")
+async def test_handful_of_recoveries_may_go_at_once(store: StoreBench, task_id: str) -> None:
+    await not_begun(store, task_id, 10)
+    assert (await sweep(store)).changed == 10
+    assert offsets(store)[-1] <= 0
+
+
+@pytest.mark.demand("D12", "H12")
+async def test_mass_recovery_goes_at_the_pace_over_all_pages_and_sweeps(store: StoreBench, task_id: str) -> None:
+    for number, count in enumerate((300, 1, 150)):
+        await not_begun(store, f"{task_id}-{number}", count)
+        assert (await sweep(store)).changed == count
+    delays = [r["delay"] for r in store.owner("SELECT detail -> 'delay_s' AS delay FROM event WHERE kind = 'expired'")]
+    assert delays.count(0) == TERMS.recovery_per_s, "a second's worth goes at once, of the first sweep only"
+    found = offsets(store)
+    assert most_within_a_second(found) <= TERMS.recovery_per_s + 2
+    whole = 451 / TERMS.recovery_per_s
+    assert whole - 1 < found[-1] - found[0] < whole + 3 * TERMS.recovery_ramp_s
+
+
+@pytest.mark.demand("D12")
+async def test_queue_is_empty_again_once_its_pace_has_let_all_go(store: StoreBench, task_id: str) -> None:
+    await not_begun(store, f"{task_id}-0", 300)
+    await sweep(store)
+    store.owner("DELETE FROM task")
+    store.owner("UPDATE sweep SET started_at = started_at - interval '30 seconds'")
+    await not_begun(store, f"{task_id}-1", 10)
+    await sweep(store)
+    assert offsets(store)[-1] <= 0
+
+
+@pytest.mark.demand("D6", "D12")
+async def test_back_off_has_a_jitter_that_only_lengthens_it(store: StoreBench, task_id: str) -> None:
+    await not_begun(store, task_id, 50)
+    page = await store.supervision.expired(window=WINDOW, page=50, after=(None, ""))
+    decisions = [decide(t).model_copy(update={"delay_s": 40.0}) for t in page]
+    await store.supervision.recover(decisions, "supervisor", per_s=1_000)
+    found = offsets(store)
+    assert found[0] > 39
+    assert found[-1] <= 50
+    assert found[-1] - found[0] > 2
+
+
+@pytest.mark.demand("D12", "H12")
+async def test_claims_after_an_outage_come_at_the_pace(store: StoreBench, task_id: str) -> None:
+    await not_begun(store, task_id, 100)
+    await sweep(store, recovery_per_s=40, recovery_ramp_s=1)
+    claimed = 0
+    async with asyncio.timeout(12):
+        while claimed < 100:
+            claimed += len(await store.store.claim("worker", LOADED, 1_000))
+    rows = store.owner(
+        "SELECT extract(epoch FROM e.at - s.started_at)::float8 AS after_s"
+        " FROM event AS e, sweep AS s WHERE e.kind = 'claimed' AND e.epoch = 2 ORDER BY 1"
+    )
+    assert [n for n, r in enumerate(rows, 1) if n > 40 * max(1, r["after_s"]) + 2] == []
+
+
+# --- what no deadline tells of ----------------------------------------------------------------------------------
+
+
+def wait(store: StoreBench, minutes: int, *task_ids: str) -> None:
+    """Let these tasks have been due for so long."""
+    ago = "UPDATE task SET not_before = clock_timestamp() - make_interval(mins => %(m)s) WHERE task_id = ANY(%(ids)s)"
+    store.owner(ago, m=minutes, ids=list(task_ids))
+
+
+@pytest.mark.demand("D11", "G7")
+async def test_tasks_whose_definition_no_live_worker_has_are_one_alert_within_the_hour(store: StoreBench) -> None:
+    for name in ("t-1", "t-2", "t-3"):
+        await store.submitted(name)
+    wait(store, 6, "t-1")
+    wait(store, 8, "t-2")
+    store.owner("UPDATE definition SET seen_at = clock_timestamp() - interval '31 seconds' WHERE name = 'order'")
+    for _ in range(2):
+        await sweep(store)
+    (message,) = alerts(store, "stuck_pending")
+    assert re.fullmatch(r"order v1: no live worker has it; 2 tasks are due, the oldest, t-2, for 4\d\d s", message)
+    store.owner("UPDATE alert SET raised_at = raised_at - interval '61 minutes'")
+    await sweep(store)
+    assert len(alerts(store, "stuck_pending")) == 2
+
+
+@pytest.mark.demand("D11")
+async def test_tasks_that_wait_for_an_open_breaker_are_an_alert_that_names_the_service(store: StoreBench) -> None:
+    await store.submitted("blocked")
+    await store.submitted("not-blocked", "provisioning")
+    wait(store, 6, "blocked", "not-blocked")
+    await store.services.force("stock", "open", requester="anna", reason="their maintenance")
+    await sweep(store)
+    assert [m.partition(";")[0] for m in sorted(alerts(store, "stuck_pending"))] == [
+        "order v1: the breaker of stock is open",
+        "provisioning v1: its workers claim none of them",
+    ]
+
+
+@pytest.mark.demand("D11", "A6")
+async def test_half_written_submission_that_no_worker_claims_is_an_alert(store: StoreBench, task_id: str) -> None:
+    """Also of a version that no worker has ever shown. Where a worker claims it, the claim finds it."""
+    await store.intake.admit(NewTask(task_id, definition("order"), "digest", "test", None))
+    store.owner("UPDATE task SET version = 7")
+    wait(store, 6, task_id)
+    await sweep(store)
+    (message,) = alerts(store, "stuck_pending")
+    assert message.startswith(f"order v7: no live worker has it; 1 tasks are due, the oldest, {task_id},")
+
+
+@pytest.mark.demand("D11")
+async def test_tasks_that_are_due_for_less_or_wait_on_purpose_or_are_held_are_no_alert(store: StoreBench) -> None:
+    for name in ("due", "later", "held"):
+        await store.submitted(name)
+    wait(store, 4, "due")
+    await store.claim("held")
+    store.owner("UPDATE task SET not_before = clock_timestamp() + interval '1 hour' WHERE task_id = 'later'")
+    store.owner("UPDATE task SET not_before = clock_timestamp() - interval '1 hour' WHERE task_id = 'held'")
+    store.owner("UPDATE definition SET seen_at = clock_timestamp() - interval '1 day'")
+    await sweep(store)
+    assert store.owner("SELECT * FROM alert") == []
+
+
+async def asked(store: StoreBench, task_id: str, minutes: int) -> None:
+    """A task whose undo was asked for so long ago."""
+    await store.begun(task_id, step="charge")
+    await store.store.request_undo(UndoRequest(task_id=task_id, requester="anna", reason="by mistake"))
+    since(store, task_id, minutes)
+
+
+def since(store: StoreBench, task_id: str, minutes: int) -> None:
+    """Let a task be in its state for so long."""
+    ago = "UPDATE task SET state_since = clock_timestamp() - make_interval(mins => %(m)s) WHERE task_id = %(id)s"
+    store.owner(ago, id=task_id, m=minutes)
+
+
+@pytest.mark.demand("D11", "F8", "F9", "G7")
+@pytest.mark.parametrize("where", ["waiting", "backing off", "held"])
+async def test_undo_that_does_not_finish_is_one_alert_and_shown_as_stalled(
+    store: StoreBench, task_id: str, where: str
+) -> None:
+    await asked(store, task_id, 11)
+    await asked(store, f"{task_id}-in-time", 9)
+    if where == "backing off":
+        store.owner("UPDATE task SET not_before = clock_timestamp() + interval '3 minutes'")
+    if where == "held":
+        hold = await store.claim(task_id)
+        assert (await store.store.undo_advance(hold, begin=undo("charge"))).grant is not None
+    for _ in range(2):
+        await sweep(store)
+    found = store.owner("SELECT task_id, message FROM alert WHERE kind = 'undo_stalled'")
+    assert [a["task_id"] for a in found] == [task_id]
+    assert re.fullmatch(r"its undo was asked for 6\d\d s ago; not undone yet: charge, stock", found[0]["message"])
+    async with open_reads(store.databases.app) as reads:
+        pages = [await reads.page(i) for i in (task_id, f"{task_id}-in-time")]
+    said = [outlook(p, live_worker=True, sweep_interval=timedelta(seconds=10)) for p in pages]
+    assert ["stalled" in s for s in said] == [True, False]
+
+
+@pytest.mark.demand("D11", "F8")
+async def test_undo_that_is_asked_for_anew_and_stalls_again_is_another_alert(store: StoreBench, task_id: str) -> None:
+    await asked(store, task_id, 11)
+    await sweep(store)
+    hold = await store.claim(task_id)
+    await store.store.undo_advance(hold, begin=undo("charge"))
+    await store.store.undo_fail(hold, "charge", {"message": "never"})
+    assert store.row(task_id)["state"] == TaskState.COMPENSATION_FAILED
+    store.owner("UPDATE alert SET raised_at = raised_at - interval '1 hour'")
+    await store.store.request_undo(UndoRequest(task_id=task_id, requester="anna", reason="it is mended"))
+    await sweep(store)
+    assert len(alerts(store, "undo_stalled")) == 1
+    since(store, task_id, 12)
+    await sweep(store)
+    assert len(alerts(store, "undo_stalled")) == 2
+
+
+@pytest.fixture(scope="module")
+def planner(templates: EmbeddedPostgres) -> Iterator[Planner]:
+    """A store with many closed tasks, a backlog of two versions, and many that are held."""
+    with fresh_databases(templates) as databases, psycopg.connect(databases.owner, autocommit=True) as connection:
+        connection.execute("SET session_replication_role = replica")
+        put(connection, "closed-", CLOSED, 20_000)
+        put(connection, "due-", ["Pending", "Pending", "Compensating"], 5_000, due="-1 hour")
+        put(connection, "held-", ["Processing", "Compensating"], 5_000, held=True, due="-1 hour")
+        connection.execute("UPDATE task SET version = 2 WHERE task_id LIKE 'due-%' AND task_id > 'due-3'")
+        connection.execute(STEPS)
+        connection.execute("VACUUM ANALYZE")
+        yield Planner(connection)
+
+
+@pytest.mark.demand("D4", "D10", "D11")
+@pytest.mark.parametrize("mode", ["custom", "generic"])
+def test_watch_reads_no_more_than_the_first_rows_of_each_index(planner: Planner, mode: str) -> None:
+    most = 100
+    params = {"most": most, "stuck_after_s": 300.0, "undo_stalled_after_s": 600.0, "worker_gone_s": 30.0}
+    found = planner.explain("watch_stuck", params, mode)
+    assert {s.index for s in found} == {"task_claimable", "task_held"}
+    assert sum(s.read for s in found if s.index == "task_held") == most
+    versions = 2
+    assert sum(s.read for s in found if s.index == "task_claimable") == versions * most + versions
