@@ -15,7 +15,7 @@ SELECT
         WHERE
             e.task_id = t.task_id AND e.kind = 'expired' AND e.number > coalesce((
                 SELECT max(p.number) FROM event AS p
-                WHERE p.task_id = t.task_id AND p.kind IN ('resubmitted', 'undo_requested')
+                WHERE p.task_id = t.task_id AND p.kind IN ('resubmitted', 'undo_requested', 'undo_repaired')
             ), 0)
     ) AS expiries,
     steps.rows AS steps

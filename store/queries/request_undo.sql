@@ -20,7 +20,7 @@ granted AS (
     WHERE s.task_id = m.task_id AND m.state = 'CompensationFailed' AND s.state <> 'Undone'
 ),
 reopened AS (
-    UPDATE compensation AS c SET state = 'Logged'
+    UPDATE compensation AS c SET state = 'Logged', note = NULL
     FROM movable AS m
     WHERE c.task_id = m.task_id AND c.state = 'Skipped'
 ),

@@ -170,6 +170,8 @@ async def test_person_has_the_last_word_on_a_breaker(store: StoreBench) -> None:
     await store.services.force("stock", None, requester="ada", reason="done")
     row = breaker(store, "stock")
     assert (row["forced"], row["state"], row["forced_by"], row["forced_reason"]) == (None, "closed", "ada", "done")
+    words = [a["message"] for a in store.owner("SELECT message FROM alert WHERE kind = 'breaker_forced' ORDER BY id")]
+    assert words == ["service stock: open by ada: maintenance", "service stock: auto by ada: done"]
     store.owner("UPDATE task SET not_before = clock_timestamp()")
     assert await claimable(store) == ["t"]
 

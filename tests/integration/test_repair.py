@@ -391,6 +391,8 @@ async def test_outlook_of_a_failed_undo_names_the_entry_and_every_way_on(
     then = await next_of(reads, task_id)
     assert "step charge, stock was skipped" in then
     assert f"starter.py repair {task_id} charge --done-by-hand" in then
+    store.owner("UPDATE compensation SET state = 'Undone' WHERE task_id = %(id)s", id=task_id)
+    assert "nothing is left to undo" in await next_of(reads, task_id)
 
 
 @pytest.mark.demand("C8", "G5")
