@@ -36,6 +36,9 @@ def main(
     except ValueError as error:
         print(f"error: --roles: {error} (there are: {', '.join(Role)})", file=sys.stderr)
         raise typer.Exit(2) from error
+    if not wanted:
+        print(f"error: --roles: none is named (there are: {', '.join(Role)})", file=sys.stderr)
+        raise typer.Exit(2)
     try:
         asyncio.run(run_roles(settings, wanted, {a.strip() for a in agents.split(",") if a.strip()}))
     except UsageError as error:

@@ -85,7 +85,7 @@ def read_answers(file: Path) -> Answers:
 async def read_runs(client: Client, loader: Loader) -> Runs:
     """Every attempt's runs that Temporal has on record; those that were made by a reset are marked."""
     asked_at = await loader.now()
-    found = [r async for r in _listed(client)]
+    found = [r async for r in _listed(client) if r.is_attempt]
     times = Counter(r.workflow_id for r in found)
     return Runs.of([await _marked(client, r) if times[r.workflow_id] > 1 else r for r in found], asked_at)
 

@@ -24,7 +24,7 @@ from runtime.settings import Settings
 from runtime.temporal import connect
 from store.database import Database
 from store.reads import open_reads
-from store.schema import MIGRATE_COMMAND, check_schema
+from store.schema import MIGRATE_COMMAND, check_schema, place_of
 from store.schema import Database as DatabaseName
 from store.supervision import Supervision
 from supervisor.schedule import SCHEDULE_ID
@@ -86,17 +86,17 @@ async def _database(settings: Settings, database: DatabaseName, setting: str) ->
         async with asyncio.timeout(2 * _PATIENCE_S):
             await asyncio.to_thread(check_schema, dsn, database)
     except TimeoutError:
-        return Check(what, _place(dsn), "does not answer", f"start it, or correct SAS_{setting.upper()}")
+        return Check(what, place_of(dsn), "does not answer", f"start it, or correct SAS_{setting.upper()}")
     except Unreachable as error:
         wrong_version = MIGRATE_COMMAND in str(error)
         todo = f"`{MIGRATE_COMMAND}`" if wrong_version else f"start it, correct SAS_{setting.upper()}, or {_UP}"
-        return Check(what, _place(dsn), str(error), todo)
-    return Check(what, _place(dsn), "answers, its schema is the newest")
+        return Check(what, place_of(dsn), str(error), todo)
+    return Check(what, place_of(dsn), "answers, its schema is the newest")
 
 
 async def _supervisor_role(settings: Settings) -> Check:
     dsn = settings.supervisor_database_url.get_secret_value()
-    what, place = "supervisor role", _place(dsn)
+    what, place = "supervisor role", place_of(dsn)
     try:
         async with Database(dsn, name="state store", size=1) as database:
             rows = await database.rows(
@@ -122,13 +122,13 @@ async def _on_record(settings: Settings) -> AsyncIterator[Check]:
         seen = {(d.name, d.version): since for d, since in await reads.definitions()}
     todo = "start a worker with the role: `python worker.py --roles supervisor`"
     if age is None:
-        yield Check("last sweep", _place(dsn), "there was none yet", todo)
+        yield Check("last sweep", place_of(dsn), "there was none yet", todo)
     else:
         late = age > 3 * settings.sweep_interval
-        yield Check("last sweep", _place(dsn), f"{duration(age)} ago", todo if late else "")
+        yield Check("last sweep", place_of(dsn), f"{duration(age)} ago", todo if late else "")
     for definition in registry():
         what = f"worker for {definition.name} v{definition.version}"
-        yield _worker(what, _place(dsn), seen.get((definition.name, definition.version)))
+        yield _worker(what, place_of(dsn), seen.get((definition.name, definition.version)))
 
 
 def _worker(what: str, place: str, since: timedelta | None) -> Check:
@@ -202,8 +202,3 @@ async def _answers(what: str, url: str, todo: str) -> Check:
     except (OSError, ValueError) as error:
         return Check(what, url, str(error) or "does not answer", todo)
     return Check(what, url, "listens")
-
-
-def _place(dsn: str) -> str:
-    parts = urlsplit(dsn)
-    return f"{parts.hostname or 'localhost'}:{parts.port or 5432}{parts.path}"

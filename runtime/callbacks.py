@@ -6,6 +6,7 @@ crash after the inbox is written loses nothing: the next attempt looks there bef
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from typing import Annotated, Literal
 from urllib.parse import quote
 
 import structlog
-from fastapi import FastAPI, HTTPException, Path, Response
+from fastapi import FastAPI, HTTPException, Path, Request, Response
 from pydantic import BaseModel, Field, ValidationError
 from temporalio.client import AsyncActivityHandle, Client
 from temporalio.exceptions import ApplicationError
@@ -22,14 +23,19 @@ from temporalio.service import RPCError
 
 from activities.agent import Action
 from domain.definition import Registry
+from domain.faults import Unreachable
 from domain.ids import idempotency_key
 from domain.messages import Completed, Json, Outcome, OutcomeBox, Refused
 from domain.states import StepState
+from domain.text import clean_json
 from store.inbox import InboxStore
 from store.snapshot import Snapshot
 from store.state_store import StateStore
 
 log = structlog.get_logger(__name__)
+
+_MOST_BYTES = 256 * 1024
+_BODY_WITHIN_S = 5.0
 
 
 class Answer(BaseModel):
@@ -54,7 +60,7 @@ class CallbackAddresses:
 
     def is_signed(self, key: str, signature: str) -> bool:
         """Whether the signature is that of the key."""
-        return hmac.compare_digest(self._sign(key), signature)
+        return hmac.compare_digest(self._sign(key).encode(), signature.encode())
 
     def _sign(self, key: str) -> str:
         return hmac.new(self._secret.encode(), key.encode(), hashlib.sha256).hexdigest()[:32]
@@ -76,7 +82,11 @@ class Callbacks:
         self._registry, self._actions, self._addresses = registry, actions, addresses
 
     def app(self) -> FastAPI:
-        """The HTTP application. 204: kept (or a duplicate); 403: bad signature; 404: no such step; 422: no answer."""
+        """The HTTP application.
+
+        204: kept (or a duplicate); 403: bad signature; 404: no such step; 408: too slow; 413: too large; 422: no
+        answer; 503: the store is away, post it again. Nothing of a body is read before its signature is checked.
+        """
         app = FastAPI(title="callbacks", docs_url=None, redoc_url=None, openapi_url=None)
 
         @app.get("/health")
@@ -84,10 +94,13 @@ class Callbacks:
             return {"status": "ok", "role": "callbacks"}
 
         @app.post("/callbacks/{signature}/{key}", status_code=204)
-        async def answer(signature: str, key: Annotated[str, Path(max_length=300)], body: Answer) -> Response:
+        async def answer(signature: str, key: Annotated[str, Path(max_length=300)], request: Request) -> Response:
             if not self._addresses.is_signed(key, signature):
                 raise HTTPException(403, "the signature is not that of the key")
-            await self.take(key, body)
+            try:
+                await self.take(key, await _read(request))
+            except Unreachable as error:
+                raise HTTPException(503, "not kept: post it again", {"Retry-After": "5"}) from error
             return Response(status_code=204)
 
         return app
@@ -125,6 +138,24 @@ class Callbacks:
             await _finish(handle, outcome)
         except RPCError as error:
             log.info("nobody waits for the answer now", task_id=task.task_id, step=step, reason=error.message)
+
+
+async def _read(request: Request) -> Answer:
+    """The answer in a body that is bounded in size and time, without what PostgreSQL can't store."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(_BODY_WITHIN_S):
+            async for part in request.stream():
+                body += part
+                if len(body) > _MOST_BYTES:
+                    raise HTTPException(413, f"an answer has at most {_MOST_BYTES} bytes")
+    except TimeoutError as error:
+        raise HTTPException(408, f"the body did not come within {_BODY_WITHIN_S:g} s") from error
+    try:
+        answer = Answer.model_validate_json(bytes(body))
+        return Answer.model_validate(clean_json(answer.model_dump()))
+    except ValidationError as error:
+        raise HTTPException(422, str(error)) from error
 
 
 async def _finish(handle: AsyncActivityHandle, outcome: Outcome) -> None:

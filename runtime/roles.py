@@ -32,7 +32,7 @@ from runtime.dispatcher import Dispatcher
 from runtime.duties import ALIVE, SupervisionWatch, publish_definitions, repeat
 from runtime.parts import Stores, address, open_state_store, open_stores, process_name, sweep_terms
 from runtime.settings import Settings
-from runtime.temporal import TASK_QUEUE, connect
+from runtime.temporal import TASK_QUEUE, check_namespace, connect
 from store.database import Database
 from store.inbox import InboxStore
 from store.schema import check_schema
@@ -71,6 +71,7 @@ async def run_roles(settings: Settings, roles: set[Role], services: set[str]) ->
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     client = await connect()
+    await check_namespace(client)
     async with running(settings, client, roles, services, draining=stop):
         log.info("worker ready", roles=sorted(roles), services=sorted(services))
         await _until(stop, settings.health_file)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from urllib.parse import quote
 
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 from temporalio.envconfig import ClientConfig
 from temporalio.service import RPCError
@@ -30,6 +32,22 @@ async def connect(*, lazy: bool = False) -> Client:
     except (RuntimeError, RPCError, TimeoutError, ValueError) as error:
         raise Unreachable(
             f"Temporal does not answer at {target}: start it (`python starter.py up`) or set TEMPORAL_ADDRESS"
+        ) from error
+
+
+async def check_namespace(client: Client) -> None:
+    """Refuse to go on without a namespace: a worker would die of it later, and say less.
+
+    Raises:
+        Unreachable: The server has no such namespace, or does not show it.
+    """
+    request = DescribeNamespaceRequest(namespace=client.namespace)
+    try:
+        await client.workflow_service.describe_namespace(request, timeout=timedelta(seconds=5))
+    except RPCError as error:
+        raise Unreachable(
+            f"namespace {client.namespace}: {error.message.rstrip('.')}: create it"
+            f" (`temporal operator namespace create -n {client.namespace}`), or set TEMPORAL_NAMESPACE"
         ) from error
 
 

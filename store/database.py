@@ -14,13 +14,13 @@ from functools import cache
 from pathlib import Path
 from time import monotonic
 from typing import Any
-from urllib.parse import urlsplit
 
 import psycopg
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool
 
 from domain.faults import Unreachable
+from store.schema import place_of
 
 Params = Mapping[str, Any]
 Rows = list[dict[str, Any]]
@@ -50,6 +50,7 @@ class Database:
 
     def __init__(self, dsn: str, *, name: str, size: int = 8) -> None:
         self._name, self._dsn = name, dsn
+        self._timeline, self._refusal = 0, ""
         self._pool: AsyncConnectionPool[psycopg.AsyncConnection[DictRow]] = AsyncConnectionPool(
             dsn,
             min_size=1,
@@ -63,7 +64,7 @@ class Database:
                 "autocommit": True,
                 "application_name": name,
             },
-            configure=_configure,
+            configure=self._configure,
         )
 
     async def __aenter__(self) -> Database:
@@ -81,8 +82,7 @@ class Database:
     @property
     def place(self) -> str:
         """Where it is, without credentials: for messages."""
-        parts = urlsplit(self._dsn)
-        return f"{self._name} at {parts.hostname}:{parts.port or 5432}{parts.path}"
+        return f"{self._name} at {place_of(self._dsn)}"
 
     async def transaction(self, *statements: tuple[str, Params]) -> tuple[Sequence[int], Sequence[Rows]]:
         """Send statements as one transaction in one round trip; repeat it by itself for five seconds.
@@ -100,7 +100,8 @@ class Database:
                 return await self._send(statements)
             except _REPEATABLE as error:
                 if monotonic() + pause > give_up_at:
-                    raise Unreachable(f"{self.place} does not answer: {str(error).strip()}") from error
+                    cause = self._refusal or str(error).strip()
+                    raise Unreachable(f"{self.place} does not answer: {cause}") from error
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 (jitter, not a secret)
             pause = min(pause * 2, 1.0)
 
@@ -108,6 +109,27 @@ class Database:
         """Rows of one statement."""
         _, (rows,) = await self.transaction((statement, params or {}))
         return rows
+
+    async def _configure(self, connection: psycopg.AsyncConnection[DictRow]) -> None:
+        """Set a connection up; one to a server that must not decide anything is refused (split brain)."""
+        for statement in SESSION:
+            await connection.execute(statement)
+        connection.prepare_threshold = 2
+        cursor = await connection.execute(query("timeline"))
+        (row,) = await cursor.fetchall()
+        self._refusal = self._refuses(row["timeline"])
+        if self._refusal:
+            await connection.close()
+            raise psycopg.OperationalError(self._refusal)
+        self._timeline = row["timeline"]
+
+    def _refuses(self, timeline: int | None) -> str:
+        """Why a server is not to be used; empty if it may be. A promotion raises the timeline above the old primary's."""
+        if timeline is None:
+            return "it is a read-only replica"
+        if timeline < self._timeline:
+            return f"it is an old primary (timeline {timeline}, this process has seen {self._timeline}): shut it down"
+        return ""
 
     async def _send(self, statements: Sequence[tuple[str, Params]]) -> tuple[list[int], list[Rows]]:
         async with asyncio.timeout(_ANSWER_S), self._pool.connection() as connection:
@@ -129,9 +151,3 @@ SESSION = (
 )
 """How a connection is set up. Each statement has its index and a limit that the planner can't see, so by statistics
 alone it would now and then read and sort a whole backlog to return the first few rows of it (D10)."""
-
-
-async def _configure(connection: psycopg.AsyncConnection[DictRow]) -> None:
-    for statement in SESSION:
-        await connection.execute(statement)
-    connection.prepare_threshold = 2

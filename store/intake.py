@@ -89,6 +89,10 @@ class Intake:
         counts, _ = await self._database.transaction((query("lock"), key), (query("withdraw"), params))
         return counts[1] > 0
 
+    async def is_on_record(self, task_id: str) -> bool:
+        """Whether there is a task of that id."""
+        return bool(await self._database.rows(query("find_task"), {"task_id": task_id}))
+
     async def keep(self, task_id: str) -> bool:
         """Make sure that a row whose business record is there is not withdrawn any more; False: it was already.
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Literal
+from urllib.parse import quote, urlencode
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from domain.faults import Unreachable
 
 Database = Literal["state", "orders"]
+_TABLE: dict[Database, str] = {"state": "task", "orders": "business_record"}
+"""A table by which the two are told apart."""
+
 MIGRATE_COMMAND = "python starter.py migrate"
 
 
@@ -27,12 +32,18 @@ def check_schema(dsn: str, database: Database) -> None:
     """
     try:
         with psycopg.connect(dsn, connect_timeout=5) as connection:
-            row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+            row = connection.execute(
+                "SELECT version_num, pg_is_in_recovery(), to_regclass(%s) FROM alembic_version", (_TABLE[database],)
+            ).fetchone()
     except psycopg.errors.UndefinedTable:
         row = None
     except psycopg.Error as error:
         reason = str(error).strip().splitlines()[0]
         raise Unreachable(f"{database} database can't be reached: {reason}") from error
+    if row and row[1]:
+        raise Unreachable(f"{database} database at {place_of(dsn)} is a read-only replica: decisions need the primary")
+    if row and row[2] is None:
+        raise Unreachable(f"{place_of(dsn)} is not the {database} database: are the two addresses swapped?")
     found, wanted = row[0] if row else "none", newest_version(database)
     if found != wanted:
         raise Unreachable(
@@ -40,6 +51,17 @@ def check_schema(dsn: str, database: Database) -> None:
         )
 
 
+def place_of(dsn: str) -> str:
+    """Where an address leads, without credentials: `host:port/database`, or several hosts."""
+    parts = conninfo_to_dict(dsn)
+    hosts = str(parts.get("host") or "localhost").split(",")
+    ports = str(parts.get("port") or 5432).split(",")
+    ports = ports * len(hosts) if len(ports) == 1 else ports
+    return f"{','.join(f'{h}:{p}' for h, p in zip(hosts, ports, strict=True))}/{parts.get('dbname', '')}"
+
+
 def sqlalchemy_url(dsn: str) -> str:
-    """A `postgresql://` address in the form that selects the psycopg driver."""
-    return dsn.replace("postgresql://", "postgresql+psycopg://", 1)
+    """A `postgresql://` address in the form that selects the psycopg driver; it may name several hosts."""
+    parts = {k: str(v) for k, v in conninfo_to_dict(dsn).items()}
+    user, password, name = (quote(parts.pop(k, ""), safe="") for k in ("user", "password", "dbname"))
+    return f"postgresql+psycopg://{user}:{password}@/{name}?{urlencode(parts)}"

@@ -37,7 +37,7 @@ class StepRow(BaseModel):
 
 
 class UndoRow(BaseModel):
-    """An entry of the compensation log with something left to do. `quarantined`: to be undone once more, but not yet."""
+    """An entry of the compensation log that is open. `quarantined`: to be undone once more, but not yet."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -21,6 +21,14 @@ from store.database import Database, Params, query
 from store.snapshot import Snapshot, StepRow
 
 CHANNEL = "task_claimable"
+_ENDS = {
+    TaskState.PROCESSED: End.PROCESSED,
+    TaskState.COMPENSATED: End.COMPENSATED,
+    TaskState.COMPENSATION_FAILED: End.UNDO_FAILED,
+}
+"""How the attempt ends whose boundary was the task's last."""
+_SKIPPED = "the rest is undone; a person had skipped an entry"
+
 NOTIFY = f"SELECT pg_notify('{CHANNEL}', '')"
 
 
@@ -85,11 +93,11 @@ class StateStore:
             **self._claim_within,
         }
         rows = await self.database.rows(query("claim"), params)
-        ages = {r["task_id"]: timedelta(seconds=r["age_s"]) for r in rows}
-        if not ages:
+        claimed = {(r["task_id"], r["epoch"]): timedelta(seconds=r["age_s"]) for r in rows}
+        if not claimed:
             return []
-        snapshots = await self.snapshots(list(ages))
-        return [Claim(s, ages[s.task_id]) for s in snapshots if s.locked_by is not None]
+        found = {(s.task_id, s.epoch): s for s in await self.snapshots([task_id for task_id, _ in claimed])}
+        return [Claim(s, claimed[key]) for key, s in found.items() if key in claimed and s.locked_by is not None]
 
     async def snapshots(self, task_ids: Sequence[str]) -> list[Snapshot]:
         """The tasks of those ids, as they are now; unknown ids are left out."""
@@ -314,19 +322,14 @@ class StateStore:
         """Read the outcome of a boundary from the task as it now is."""
         undo = name == "undo_advance"
         finished = StepState.UNDONE if undo else StepState.COMPLETED
-        ends = {TaskState.PROCESSED: End.PROCESSED, TaskState.COMPENSATED: End.COMPENSATED}
         if after is None or after.epoch != hold.epoch:
             return _lost(after, hold)
-        if undo and done is not None and after.locked_by is None and after.is_quarantined(done):
-            return Report(end=End.RELEASED, cause=f"the undo of step {done} is in quarantine")
         if done is not None and after.step(done).state is not finished:
-            return _lost(after, hold)
+            return _unfinished(after, hold, done)
         about = done or (begin.step if begin else None)
         result = after.step(about).result if about else None
-        if after.state in ends:
-            return Report(end=ends[after.state], result=result)
-        if undo and after.state is TaskState.COMPENSATION_FAILED:
-            return Report(end=End.UNDO_FAILED, cause="the rest is undone; a person had skipped an entry")
+        if (end := _ENDS.get(after.state)) is not None:
+            return Report(end=end, result=result, cause=_SKIPPED if end is End.UNDO_FAILED else "")
         if not after.is_held_by(hold.locked_by, hold.run_id) or (after.time_left_s or 0) <= 0:
             return _lost(after, hold)
         if begin is None:
@@ -365,6 +368,13 @@ class StateStore:
 def _grant(step: StepRow) -> Grant:
     within_s = max(0.0, step.time_left_s or 0.0)
     return Grant(calls=step.reserved, within_s=within_s, unknown=step.unknown, key_age_s=step.key_age_s)
+
+
+def _unfinished(after: Snapshot, hold: Hold, done: str) -> Report:
+    """Why a boundary did not finish its step: its undo is to be done once more, or the hold was lost."""
+    if after.locked_by is None and after.is_quarantined(done):
+        return Report(end=End.RELEASED, cause=f"the undo of step {done} is in quarantine")
+    return _lost(after, hold)
 
 
 def _lost(after: Snapshot | None, hold: Hold) -> Report:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -95,7 +96,7 @@ class SubmissionDesk:
             raise InvalidSubmission(_problems(error, ())) from error
         if clean_json(submission.record) != submission.record:
             raise InvalidSubmission(["record: a text in it holds NUL or half a surrogate pair, which can't be stored"])
-        self._definition(submission)
+        self._readable(submission)
         return submission
 
     async def submit(self, submission: Submission) -> Verdict:
@@ -105,7 +106,9 @@ class SubmissionDesk:
             InvalidSubmission: As `parse`.
             Unreachable: A store did not answer. Submitting the same again is safe, and finishes what was begun.
         """
-        definition, record = self._definition(submission)
+        definition, record = self._readable(submission)[0]
+        if definition is not self._newest(submission) and not await self._intake.is_on_record(submission.task_id):
+            _validated(self._newest(submission), submission)  # only a redelivery may speak the words of an old version
         for _ in range(4):
             digest = digest_of(definition.name, record)
             new = NewTask(submission.task_id, definition, digest, submission.submitter, submission.reply_to)
@@ -125,12 +128,22 @@ class SubmissionDesk:
                         return Accepted(submission.task_id, definition.name, is_new)
         raise UsageError(f"task {submission.task_id}: its submission is being removed; submit it again")
 
-    def _definition(self, submission: Submission) -> tuple[Definition, Json]:
+    def _readable(self, submission: Submission) -> list[tuple[Definition, Json]]:
+        """The versions of its definition that can read the record, newest first; at least one."""
+        newest = self._newest(submission)
+        versions = sorted((d for d in self._registry if d.name == newest.name), key=lambda d: -d.version)
+        found = []
+        for version in versions:
+            with suppress(InvalidSubmission):
+                found.append((version, _validated(version, submission)))
+        return found or [(newest, _validated(newest, submission))]
+
+    def _newest(self, submission: Submission) -> Definition:
         definition = self._registry.newest(submission.pipeline)
         if definition is None:
             known = ", ".join(self._registry.names())
             raise InvalidSubmission([f"pipeline: unknown pipeline {submission.pipeline!r} (there are: {known})"])
-        return definition, _validated(definition, submission)
+        return definition
 
     async def _conflict(self, submission: Submission, reason: str) -> Conflict:
         message = submission.model_dump(mode="json")

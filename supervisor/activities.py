@@ -11,8 +11,14 @@ from temporalio import activity
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from domain.ids import attempt_before
+from domain.states import TaskState
 from store.supervision import Recovery, Supervision
 from supervisor.decide import decide
+
+_GIVEN_UP = (TaskState.ERROR, TaskState.COMPENSATION_FAILED)
+_REASON = "its task has expired, and it has not ended"
+_RPC = timedelta(seconds=2)
 
 
 class SweepTerms(BaseModel):
@@ -103,7 +109,7 @@ class SupervisorActivities:
         )
         decisions = [decide(task, counts=request.counts) for task in tasks]
         evicted = await self._recover(request, decisions) if decisions else []
-        await self._cancel([locked_by for _, locked_by in evicted])
+        await self._end(evicted, {d.task_id for d in decisions if d.target in _GIVEN_UP})
         return PageReport(
             found=len(tasks),
             changed=len(evicted),
@@ -138,13 +144,24 @@ class SupervisorActivities:
             ramp=timedelta(seconds=request.terms.recovery_ramp_s),
         )
 
-    async def _cancel(self, workflow_ids: list[str]) -> None:
-        """Cancel the stale runs, best effort: fencing does not depend on it."""
+    async def _end(self, evicted: list[tuple[str, str]], given_up: set[str]) -> None:
+        """End the stale runs, best effort: fencing does not depend on it.
+
+        A run is cancelled, so that it can pass on what it was asked. One that kills its workers can't end by that, and
+        Temporal would hand it to one worker after another: it is terminated with the next eviction, or when its task
+        is given up (B9).
+        """
         if self._client is None:
             return
-        client = self._client
-        handles = [client.get_workflow_handle(w) for w in workflow_ids]
-        calls = (h.cancel(rpc_timeout=timedelta(seconds=2)) for h in handles)
+        calls = []
+        for task_id, locked_by in evicted:
+            handle = self._client.get_workflow_handle(locked_by)
+            if task_id in given_up:
+                calls.append(handle.terminate(reason=_REASON, rpc_timeout=_RPC))
+            else:
+                calls.append(handle.cancel(rpc_timeout=_RPC))
+            if (before := attempt_before(locked_by)) is not None:
+                calls.append(self._client.get_workflow_handle(before).terminate(reason=_REASON, rpc_timeout=_RPC))
         for result in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(result, BaseException) and not isinstance(result, RPCError):
                 raise result

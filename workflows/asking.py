@@ -17,8 +17,8 @@ from workflows.terms import LOCAL
 NO_REASON = "no reason given"
 
 
-async def ask_for_undo(request: UndoRequest) -> bool:
-    """Ask, from an attempt. Whether the task is to be undone now, so that the attempt has lost it.
+async def ask_for_undo(request: UndoRequest) -> str:
+    """Ask, from an attempt. The verdict, see `UndoVerdict`; `handed_on` if there is none yet.
 
     If the store does not answer, a `CompensationRequest` goes on asking: an attempt may not live long enough.
     """
@@ -28,10 +28,10 @@ async def ask_for_undo(request: UndoRequest) -> bool:
         if is_cancelled_exception(error):
             raise
         await _hand_on(request)
-        return False
+        return "handed_on"
     if verdict["verdict"] == "past_pivot":
         workflow.logger.warning(verdict["message"])
-    return bool(verdict["verdict"] == "accepted")
+    return str(verdict["verdict"])
 
 
 async def _hand_on(request: UndoRequest) -> None:

@@ -43,6 +43,9 @@ with workflow.unsafe.imports_passed_through():
 
 TASK_STATE = SearchAttributeKey.for_keyword(STATE_NAME)
 
+MOST_WAITING = 10
+"""Requests for undo that wait at once: they all ask for the same, and only the first accepted one is recorded."""
+
 _STATES = {
     End.PROCESSED: TaskState.PROCESSED,
     End.COMPENSATED: TaskState.COMPENSATED,
@@ -66,6 +69,7 @@ class Scheduler:
         self._states: dict[str, str] = {}
         self._asked: list[UndoRequest] = []
         self._task_id = ""
+        self._lost_by = frozenset({"accepted", "already"})
 
     @workflow.run
     async def run(self, args: Sequence[RawValue]) -> Json:
@@ -78,6 +82,8 @@ class Scheduler:
             raise ApplicationError(
                 f"this worker has no definition {name}", type="UnknownDefinition", non_retryable=True
             )
+        if run.undo:
+            self._lost_by = frozenset({"accepted"})  # that it is being undone already is this very run
         attempt = _Attempt(self, run, definition)
         try:
             await (attempt.undo() if run.undo else attempt.forward())
@@ -95,7 +101,8 @@ class Scheduler:
     def on_signal(self, name: str, args: Sequence[RawValue]) -> None:
         """Take a request for undo; whatever it carries, it can't fail the run."""
         if name == "compensate":
-            self._asked.append(read_request(args))
+            if len(self._asked) < MOST_WAITING:
+                self._asked.append(read_request(args))
         else:
             workflow.logger.warning("signal %s is not known: only `compensate` is", name)
 
@@ -116,7 +123,7 @@ class Scheduler:
             await workflow.wait_condition(lambda: bool(self._asked) or any(t.done() for t in waiting))
             while self._asked:
                 request = self._next_request()
-                if await ask_for_undo(request):
+                if await ask_for_undo(request) in self._lost_by:
                     raise Ended(Report(end=End.UNDO_REQUESTED, cause=f"undo was asked for: {request.reason}"))
 
     async def _ask_late(self) -> None:

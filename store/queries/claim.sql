@@ -47,4 +47,4 @@ logged AS (
     SELECT task_id, last_event, 'claimed', state_from, state, epoch, %(worker)s, jsonb_build_object('by', locked_by)
     FROM claimed
 )
-SELECT task_id, extract(epoch FROM clock_timestamp() - created_at)::float8 AS age_s FROM claimed
+SELECT task_id, epoch, extract(epoch FROM clock_timestamp() - created_at)::float8 AS age_s FROM claimed

@@ -1,6 +1,6 @@
 -- Asks for the undo of a task, whoever holds it: Compensating, held by nobody, requester and reason in the event.
 -- Refused past the pivot; nothing changes if it is being undone already. From CompensationFailed the undo budget is
--- granted anew, and entries that were skipped are open again. With `holder`, only if that attempt still holds the task (F1).
+-- granted anew, entries that were skipped are open again, and no quarantine is cut short. With `holder`, only if that attempt still holds the task (F1).
 WITH movable AS MATERIALIZED (
     SELECT t.task_id, t.state, t.epoch, t.last_event, t.definition, t.version
     FROM task AS t
@@ -27,7 +27,11 @@ reopened AS (
 moved AS (
     UPDATE task AS t SET
         state = 'Compensating', state_since = clock_timestamp(), locked_by = NULL, run_id = NULL, complete_by = NULL,
-        not_before = undo_from(t.task_id), failure_count = 0, last_event = t.last_event + 1, updated_at = clock_timestamp()
+        not_before = greatest(undo_from(t.task_id), (
+            SELECT max(c.quarantined_until) FROM compensation AS c
+            WHERE c.task_id = t.task_id AND c.state IN ('Logged', 'Undoing', 'Failed', 'Skipped')
+        )),
+        failure_count = 0, last_event = t.last_event + 1, updated_at = clock_timestamp()
     FROM movable
     WHERE t.task_id = movable.task_id
     RETURNING t.task_id, t.last_event, t.state, t.epoch

@@ -441,3 +441,19 @@ async def test_every_service_that_a_definition_needs_is_listed_with_its_breaker(
     assert [r.name for r in rows if r.forced] == ["mail"]
     assert {r.state for r in rows} == {"closed"}
     assert all(r.since <= now for r in rows)
+
+
+@pytest.mark.demand("F6")
+async def test_asking_again_for_undo_cuts_no_quarantine_short(store: StoreBench, task_id: str) -> None:
+    await store.begun(task_id)
+    store.owner("UPDATE step SET quarantine_s = 3600 WHERE name = 'stock'")
+    await store.store.request_undo(asked(task_id))
+    hold = await store.claim(task_id)
+    assert (await store.store.undo_advance(hold, begin=undo("stock"))).grant is not None
+    assert (await store.store.undo_advance(hold, done="stock", calls=1)).end == "Released"
+    await store.store.repair_undo(task_id, "stock", SKIPPED, requester="ada", reason="wait")
+    hold = await store.claim(task_id)
+    assert (await store.store.undo_advance(hold)).end == "UndoFailed"
+    await store.store.request_undo(asked(task_id))
+    (row,) = store.owner("SELECT not_before - clock_timestamp() AS left FROM task")
+    assert row["left"] > timedelta(minutes=59)

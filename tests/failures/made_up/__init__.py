@@ -1,0 +1,1 @@
+"""Task definitions that are made to hurt; found through SAS_PIPELINES."""

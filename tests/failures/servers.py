@@ -1,0 +1,123 @@
+"""Servers of a file's own, which its tests may kill: those of the session serve everybody else.
+
+A file that wants them overrides the fixture `temporal_server` or `templates` for itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol
+from uuid import uuid4
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from domain.search_attributes import SEARCH_ATTRIBUTES
+from domain.states import TaskState
+from runtime.embedded.accounts import server_account
+from runtime.embedded.postgres import EmbeddedPostgres
+from runtime.embedded.postgres_binaries import programs_for
+from runtime.embedded.records import wait_until_gone
+from runtime.embedded.temporal import EmbeddedTemporal
+from store.migrate import migrate
+from store.submission import Accepted
+from tests.conftest import Bench, Databases
+
+FULL = {"stock": 1, "payments": 1, "shipping": 1, "mail": 1}
+"""Effects that stand once an order is done."""
+
+
+class Killable(Protocol):
+    """An embedded server."""
+
+    @property
+    def pid(self) -> int | None: ...
+
+
+@contextmanager
+def own_temporal(folder: Path) -> Iterator[EmbeddedTemporal]:
+    """A Temporal server that nobody else uses."""
+    server = EmbeddedTemporal(folder, ui_port=0, search_attributes=SEARCH_ATTRIBUTES)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.delete_data()
+
+
+@contextmanager
+def own_postgres(folder: Path, settings: Mapping[str, str] = MappingProxyType({})) -> Iterator[EmbeddedPostgres]:
+    """A PostgreSQL that nobody else uses, as safe as in production, with a template of each database."""
+    server = EmbeddedPostgres(folder, extra_settings=settings)
+    try:
+        server.start()
+        with psycopg.connect(server.dsn(), autocommit=True) as connection:
+            for kind in ("state", "orders"):
+                connection.execute(f"CREATE DATABASE {kind}_template")
+                migrate(server.dsn(f"{kind}_template"), kind)  # type: ignore[arg-type]  # one of the two names
+            connection.execute("CREATE ROLE app LOGIN PASSWORD 'app' IN ROLE scheduler_app")
+            connection.execute("CREATE ROLE sup LOGIN PASSWORD 'sup' IN ROLE scheduler_supervisor")
+        yield server
+    finally:
+        server.delete_data()
+
+
+def fresh_databases(server: EmbeddedPostgres) -> Databases:
+    """A pair of fresh databases, which go with their server: nothing is kept open while that is killed."""
+    names = [f"{kind}_{uuid4().hex[:10]}" for kind in ("state", "orders")]
+    with psycopg.connect(server.dsn(), autocommit=True) as connection:
+        for name in names:
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {name.split('_')[0]}_template")
+    return Databases(server, *names)
+
+
+def copied(server: EmbeddedPostgres, folder: Path, *, follows: bool = False) -> EmbeddedPostgres:
+    """A second server on a base backup of `server` as it is now, not started; with `follows`, its standby."""
+    with psycopg.connect(server.dsn()) as connection:
+        (data,) = connection.execute("SHOW data_directory").fetchone() or ("",)
+    account = server_account(Path(data).parent)
+    target = Path(tempfile.mkdtemp(prefix="sas-copy-", dir="/var/tmp"))
+    account.own(target)
+    subprocess.run(
+        [programs_for(account) / "pg_basebackup", "-D", target / "data", "-d", server.dsn(), "--checkpoint=fast"]
+        + (["--write-recovery-conf"] if follows else []),
+        user=account.uid,
+        group=account.gid,
+        extra_groups=account.groups,
+        cwd="/",
+        check=True,
+    )
+    home = folder / "postgres"
+    home.mkdir(parents=True)
+    (home / "location").write_text(f"{target}\n")
+    (home / "password").write_text(str(conninfo_to_dict(server.dsn())["password"]))
+    return EmbeddedPostgres(folder, port=None if follows else server.port)
+
+
+def kill(server: Killable) -> None:
+    """End a server as a crash does."""
+    pid = server.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    assert wait_until_gone(pid, 10.0)
+
+
+async def submitted(bench: Bench, record: dict[str, Any], prefix: str, count: int) -> list[str]:
+    """So many new tasks, each acknowledged."""
+    ids = [f"{prefix}-{n}" for n in range(count)]
+    verdicts = await asyncio.gather(*(bench.submit(record, i) for i in ids))
+    assert all(isinstance(v, Accepted) for v in verdicts)
+    return ids
+
+
+async def ended(bench: Bench, ids: list[str], *, within_s: float = 60) -> set[TaskState]:
+    """Wait until all of these are settled, sweeping meanwhile as the Schedule would; the states they ended in."""
+    return {await bench.settled_with_sweeps(i, within_s=within_s) for i in ids}

@@ -1,0 +1,147 @@
+"""PostgreSQL fails over to a standby: what was acknowledged is there, and who reads a replica decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pytest
+from pydantic import SecretStr
+from temporalio.client import Client
+
+from domain.faults import Unreachable
+from domain.states import StepState, TaskState
+from pipelines import registry
+from runtime.embedded.postgres import EmbeddedPostgres
+from runtime.parts import open_stores, sweep_terms
+from runtime.settings import Settings
+from store.database import Database
+from store.reads import open_reads
+from store.schema import check_schema
+from store.state_store import StateStore
+from store.supervision import Supervision
+from supervisor.activities import SupervisorActivities, sweep_once
+from tests.conftest import Bench, Databases, Simulators
+from tests.failures.servers import FULL, copied, ended, fresh_databases, kill, own_postgres, submitted
+
+REPLICA = "read-only replica"
+WHERE = "SELECT inet_server_port() AS port"
+
+
+@dataclass
+class Pair:
+    """A primary and its synchronous standby."""
+
+    primary: EmbeddedPostgres
+    standby: EmbeddedPostgres
+
+    def either(self, dsn: str) -> str:
+        """The address of whichever of the two takes writes, from that of a database on the primary."""
+        here, there = f"127.0.0.1:{self.primary.port}", f"127.0.0.1:{self.standby.port}"
+        return f"{dsn.replace(here, f'{here},{there}')}?target_session_attrs=read-write"
+
+    def fail_over(self) -> None:
+        """The primary dies, its standby takes its place."""
+        kill(self.primary)
+        with psycopg.connect(self.standby.dsn(), autocommit=True) as connection:
+            connection.execute("SELECT pg_promote()")
+
+    def on_standby(self, dsn: str) -> str:
+        """The address of the same database on the standby."""
+        return dsn.replace(f":{self.primary.port}/", f":{self.standby.port}/")
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Both servers, of this file's own. A commit is acknowledged once the standby has it."""
+    folder = tmp_path_factory.mktemp("pair")
+    with own_postgres(folder / "primary") as primary:
+        standby = copied(primary, folder / "standby", follows=True)
+        try:
+            standby.start()
+            with psycopg.connect(primary.dsn(), autocommit=True) as connection:
+                connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+                connection.execute("SELECT pg_reload_conf()")
+            yield Pair(primary, standby)
+        finally:
+            standby.delete_data()
+
+
+@pytest.fixture
+def databases(pair: Pair) -> Databases:
+    """Fresh databases on the primary, and so on its standby."""
+    return fresh_databases(pair.primary)
+
+
+@pytest.fixture
+def settings(settings: Settings, pair: Pair) -> Settings:
+    """Settings of a process that goes where writes are taken."""
+    names = ("database_url", "orders_url", "supervisor_database_url")
+    return settings.model_copy(
+        update={n: SecretStr(pair.either(getattr(settings, n).get_secret_value())) for n in names}
+    )
+
+
+@pytest.fixture
+async def bench(settings: Settings, client: Client, databases: Databases, pair: Pair) -> AsyncIterator[Bench]:
+    """The application, at home on both servers."""
+    async with AsyncExitStack() as stack:
+        stores = await stack.enter_async_context(open_stores(settings))
+        for definition in registry():
+            await stores.intake.publish(definition)
+        reads = await stack.enter_async_context(open_reads(settings.database_url.get_secret_value()))
+        address = settings.supervisor_database_url.get_secret_value()
+        database = await stack.enter_async_context(Database(address, name="state store", size=4))
+        yield Bench(settings, client, stores, reads, SupervisorActivities(Supervision(database), client))
+
+
+@pytest.mark.demand("B1", "D5")
+async def test_process_that_was_pointed_at_a_replica_decides_nothing(
+    pair: Pair, databases: Databases, settings: Settings
+) -> None:
+    """Every decision is a write, or made under a lock: a replica refuses both."""
+    async with Database(pair.on_standby(databases.app), name="state store", size=1) as replica:
+        with pytest.raises(Unreachable, match=REPLICA):
+            await StateStore(replica).claim("worker", [("order", 1)], 4)
+    async with Database(pair.on_standby(databases.supervisor), name="state store", size=1) as replica:
+        with pytest.raises(Unreachable, match=REPLICA):
+            await sweep_once(SupervisorActivities(Supervision(replica), None), sweep_terms(settings))
+    with pytest.raises(Unreachable, match=REPLICA):
+        check_schema(pair.on_standby(databases.app), "state")
+    read_write = pair.on_standby(databases.app) + "?target_session_attrs=read-write"
+    with pytest.raises(Unreachable, match="read-only"):
+        check_schema(read_write, "state")
+
+
+@pytest.mark.demand("A2", "B9", "C2")
+async def test_orders_end_once_and_no_acknowledged_one_is_lost_although_the_primary_dies_for_good(
+    bench: Bench, simulators: Simulators, pair: Pair, order: dict[str, Any], task_id: str
+) -> None:
+    simulators.fault("shipping", "latency", latency_ms=1_000, match={"task_id": f"{task_id}*"}, times=4)
+    async with bench.worker():
+        ids = await submitted(bench, order, task_id, 4)
+        await asyncio.gather(*(bench.step_reached(i, "ship", StepState.RUNNING) for i in ids))
+        ids += await submitted(bench, order, f"{task_id}-last", 4)
+        pair.fail_over()
+        ids += await submitted(bench, order, f"{task_id}-after", 2)
+        assert await ended(bench, ids) == {TaskState.PROCESSED}
+    assert [simulators.live(i) for i in ids] == [FULL] * 10
+
+
+@pytest.mark.demand("B2", "B11")
+async def test_old_primary_that_returns_is_refused_by_whoever_has_seen_the_new_one(pair: Pair) -> None:
+    if pair.primary.is_alive():
+        pair.fail_over()
+    async with Database(pair.either(pair.primary.dsn()), name="state store", size=1) as database:
+        assert await database.rows(WHERE) == [{"port": pair.standby.port}]
+        await asyncio.to_thread(pair.primary.start)
+        with psycopg.connect(pair.standby.dsn(), autocommit=True) as connection:
+            connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+        with pytest.raises(Unreachable, match=r"old primary \(timeline 1, this process has seen 2\)"):
+            await database.rows(WHERE)
+        kill(pair.primary)
+        assert await database.rows(WHERE) == [{"port": pair.standby.port}]

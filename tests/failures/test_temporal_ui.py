@@ -1,0 +1,219 @@
+"""What people do in the Temporal UI or with its command line: each of it, at every step, and the task ends well.
+
+The runs are of Temporal's making, the tasks are the store's: whatever happens to a run, a sweep finds its task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
+from temporalio.client import WorkflowFailureError
+
+from audit.load import open_loader
+from audit.picture import Terms
+from audit.run import audit
+from domain.messages import UndoRequest
+from domain.search_attributes import SEARCH_ATTRIBUTES
+from domain.states import StepState, TaskState
+from runtime.embedded.temporal import EmbeddedTemporal
+from runtime.roles import Role
+from tests.acceptance.test_compensation import temporal
+from tests.conftest import ALL_SERVICES, Bench, Databases, Simulators, eventually
+
+POINTS = {
+    "stock": ("stock", False, 4),
+    "charge": ("payments", False, 8),
+    "ship": ("shipping", False, 8),
+    "confirm": ("mail", False, 4),
+    "refund": ("payments", True, 8),
+}
+"""Where it happens: the service has done it and answered with an error, and the Agent waits so many seconds."""
+
+FULL = {"stock": 1, "payments": 1, "shipping": 1, "mail": 1}
+PROCESSED, COMPENSATED = (TaskState.PROCESSED, FULL), (TaskState.COMPENSATED, {})
+UNDONE = (TaskState.COMPENSATED, {"mail": 1})
+
+
+@pytest.fixture(scope="module")
+def temporal_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedTemporal]:
+    """A server on which runs can be paused."""
+    server = EmbeddedTemporal(
+        tmp_path_factory.mktemp("temporal"),
+        ui_port=0,
+        search_attributes=SEARCH_ATTRIBUTES,
+        dynamic_config={"frontend.WorkflowPauseEnabled": "true"},
+    )
+    try:
+        server.start()
+        yield server
+    finally:
+        server.delete_data()
+
+
+async def in_the_middle(bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str, point: str) -> str:
+    """An order that is held in the middle of this point, its outcome unknown; its run."""
+    service, undo, pause_s = POINTS[point]
+    error = {"status": 500, "after_effect": True, "retry_after_s": pause_s, "times": 1}
+    simulators.fault(service, "error", **error, match={"task_id": task_id, "undo": undo})
+    await bench.submit(order, task_id)
+    if undo:
+        assert await bench.settled(task_id) is TaskState.PROCESSED
+        await bench.stores.store.request_undo(UndoRequest(task_id=task_id, requester="test", reason="to be undone"))
+
+    async def called() -> bool:
+        return simulators.calls(service, task_id, undo=undo) > 0
+
+    await eventually(called)
+    return str((await bench.page(task_id)).task.locked_by)
+
+
+async def take_away(bench: Bench, action: str, run: str) -> None:
+    """Terminate, reset or pause with Temporal's own tool; delete by the call behind it, which asks no question."""
+    if action == "delete":
+        execution = WorkflowExecution(workflow_id=run)
+        request = DeleteWorkflowExecutionRequest(namespace=bench.client.namespace, workflow_execution=execution)
+        await bench.client.workflow_service.delete_workflow_execution(request)
+        return
+    more = ("--type", "FirstWorkflowTask") if action == "reset" else ()
+    await temporal(bench, "workflow", action, "--workflow-id", run, "--reason", "test", *more)
+
+
+async def ends(bench: Bench, simulators: Simulators, task_id: str) -> tuple[TaskState, dict[str, int]]:
+    """State and effects of a task once it is settled."""
+    return await bench.settled_with_sweeps(task_id, within_s=30), simulators.live(task_id)
+
+
+async def violations(databases: Databases, simulators: Simulators) -> list[Any]:
+    """What the audit says of all tasks and of what the services have done."""
+    terms = Terms(detection_delay=timedelta(seconds=3))
+    async with open_loader(databases.app, databases.orders, terms, timedelta(seconds=30)) as loader:
+        return (await audit(loader, None, await loader.ledgers(simulators.url))).violations
+
+
+@pytest.mark.demand("G6", "B9", "D11", "F11", "H10")
+@pytest.mark.parametrize(
+    ("action", "points"),
+    [
+        ("terminate", {"stock", "charge", "ship", "confirm", "refund"}),
+        ("delete", {"stock", "charge", "ship", "confirm", "refund"}),
+        # Temporal resets to a workflow task that is done; the first step is a part of the first one.
+        ("reset", {"charge", "ship", "confirm", "refund"}),
+        ("pause", {"stock", "charge", "ship", "confirm", "refund"}),
+    ],
+)
+async def test_task_whose_run_is_taken_away_at_any_step_ends_by_another_attempt(
+    bench: Bench,
+    databases: Databases,
+    simulators: Simulators,
+    order: dict[str, Any],
+    task_id: str,
+    action: str,
+    points: set[str],
+) -> None:
+    ids = {p: f"{task_id}-{p}" for p in sorted(points)}
+
+    async def interrupt(point: str) -> None:
+        run = await in_the_middle(bench, simulators, order, ids[point], point)
+        await take_away(bench, action, run)
+        await bench.expire(ids[point])
+
+    async with bench.worker():
+        await asyncio.gather(*map(interrupt, ids))
+        found = {p: await ends(bench, simulators, t) for p, t in ids.items()}
+    assert found == {p: UNDONE if p == "refund" else PROCESSED for p in points}
+    for point, task in ids.items():
+        kinds = [e.kind for e in (await bench.page(task)).events]
+        assert "expired" in kinds, point
+    assert await violations(databases, simulators) == []
+
+
+@pytest.mark.demand("G6", "F1", "F11", "H10")
+async def test_run_that_is_cancelled_at_any_step_is_undone_unless_it_finishes_first(
+    bench: Bench, databases: Databases, simulators: Simulators, order: dict[str, Any], task_id: str
+) -> None:
+    """The last step is inline: the run learns of the cancellation when the task is Processed, and undoes nothing."""
+    ids = {p: f"{task_id}-{p}" for p in POINTS}
+
+    async def cancel(point: str) -> None:
+        run = await in_the_middle(bench, simulators, order, ids[point], point)
+        await temporal(bench, "workflow", "cancel", "--workflow-id", run)
+        with pytest.raises(WorkflowFailureError):
+            await bench.client.get_workflow_handle(run).result()
+
+    async with bench.worker():
+        await asyncio.gather(*map(cancel, ids))
+        found = {p: await ends(bench, simulators, t) for p, t in ids.items()}
+    assert found == dict.fromkeys(("stock", "charge", "ship"), COMPENSATED) | {"confirm": PROCESSED, "refund": UNDONE}
+    assert await violations(databases, simulators) == []
+
+
+@pytest.mark.demand("G6", "B2")
+async def test_run_that_is_unpaused_after_its_replacement_has_finished_changes_nothing(
+    bench: Bench, databases: Databases, simulators: Simulators, order: dict[str, Any], task_id: str
+) -> None:
+    async with bench.worker():
+        run = await in_the_middle(bench, simulators, order, task_id, "ship")
+        await take_away(bench, "pause", run)
+        await bench.expire(task_id)
+        assert await ends(bench, simulators, task_id) == PROCESSED
+        before = await bench.page(task_id)
+        await temporal(bench, "workflow", "unpause", "--workflow-id", run)
+        with pytest.raises(WorkflowFailureError):
+            await bench.client.get_workflow_handle(run).result()
+    after = await bench.page(task_id)
+    assert (after.task, list(after.events)) == (before.task, list(before.events))
+    assert await violations(databases, simulators) == []
+
+
+@pytest.mark.demand("G6", "D11")
+@pytest.mark.parametrize(("step", "others"), [("charge", {"shipping"}), ("ship", {"payments"})])
+async def test_task_whose_activity_is_paused_ends_by_another_attempt(
+    bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str, step: str, others: set[str]
+) -> None:
+    """Paused before a worker has taken it, it is never given to one; the next attempt has an activity of its own."""
+    async with bench.worker(Role.SCHEDULER), bench.worker(Role.AGENTS, services=others):
+        await bench.submit(order, task_id)
+        await bench.step_reached(task_id, step, StepState.RUNNING)
+        run = str((await bench.page(task_id)).task.locked_by)
+
+        async def scheduled() -> bool:
+            description = await bench.client.get_workflow_handle(run).describe()
+            return [a.activity_id for a in description.raw_description.pending_activities] == [step]
+
+        await eventually(scheduled)
+        await temporal(bench, "activity", "pause", "--activity-id", step, "--workflow-id", run)
+        async with bench.worker(Role.AGENTS, services=ALL_SERVICES - others):
+            await bench.expire(task_id)
+            assert await ends(bench, simulators, task_id) == PROCESSED
+    service = {"charge": "payments", "ship": "shipping"}[step]
+    assert {c["token"] for c in simulators.ledger(service, task_id)["calls"]} == {2}
+
+
+@pytest.mark.demand("G6", "D11")
+async def test_answer_that_a_person_makes_up_for_an_activity_can_not_end_the_task(
+    bench: Bench, databases: Databases, simulators: Simulators, order: dict[str, Any], task_id: str
+) -> None:
+    """What can't be read fails the workflow task, and a failure is a time-out: the next attempt asks the service."""
+    made_up = {
+        "text": ("complete", "--result", '"all is well"'),
+        "empty": ("complete", "--result", "{}"),
+        "null": ("complete", "--result", "null"),
+        "failure": ("fail", "--reason", "test"),
+    }
+    ids = {name: f"{task_id}-{name}" for name in made_up}
+
+    async def make_up(name: str) -> None:
+        run = await in_the_middle(bench, simulators, order, ids[name], "charge")
+        await temporal(bench, "activity", *made_up[name], "--activity-id", "charge", "--workflow-id", run)
+        await bench.expire(ids[name])
+
+    async with bench.worker():
+        await asyncio.gather(*map(make_up, ids))
+        assert {n: await ends(bench, simulators, t) for n, t in ids.items()} == dict.fromkeys(made_up, PROCESSED)
+    assert await violations(databases, simulators) == []

@@ -1,0 +1,109 @@
+"""Workers that hang or are killed by what they carry: only their own attempt suffers, and it is bounded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.service import RPCError
+
+from domain.messages import UndoRequest
+from domain.states import TaskState
+from pipelines import registry
+from runtime.roles import Role
+from tests.conftest import Bench, Simulators, eventually
+from tests.failures.servers import FULL, ended, submitted
+from tests.failures.strange_worker import StrangeWorker
+from tests.workers import WorkerProcess
+
+MADE_UP = {"SAS_PIPELINES": "tests.failures.made_up"}
+
+
+@pytest.fixture(autouse=True)
+def made_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The definitions that are made to hurt are registered, here and in the processes that are started."""
+    for name, value in MADE_UP.items():
+        monkeypatch.setenv(name, value)
+    registry.cache_clear()
+    yield
+    monkeypatch.undo()
+    registry.cache_clear()
+
+
+@pytest.mark.demand("B9", "D6")
+async def test_payload_that_kills_every_worker_ends_in_error_and_takes_nobody_with_it(
+    bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
+) -> None:
+    poison, deaths = f"{task_id}-poison", 0
+    await bench.submit({"sku": "TEA-01"}, poison, "poison")
+    ids = await submitted(bench, order, task_id, 2)
+    while (await bench.page(poison)).task.state is not TaskState.ERROR:
+        with WorkerProcess(bench.settings) as victim:
+            await victim.died()
+        deaths += 1
+        for i in (poison, *ids):
+            await bench.expire(i)
+        await bench.sweep()
+    page = await bench.page(poison)
+    assert (page.task.epoch, deaths) == (3, 3)
+    assert (page.task.error or {})["message"] == "3 attempts have expired, which is the bound"
+    assert [a.kind for a in page.alerts] == ["task_in_error"]
+    await end_runs(bench, poison, epochs=3)
+    async with bench.worker():
+        assert await ended(bench, ids) == {TaskState.PROCESSED}
+        await bench.stores.store.request_undo(UndoRequest(task_id=poison, requester="test", reason="never mind"))
+        assert await bench.reached(poison, TaskState.COMPENSATED) is TaskState.COMPENSATED
+    assert [simulators.live(i) for i in (poison, *ids)] == [{}, FULL, FULL]
+
+
+async def end_runs(bench: Bench, task_id: str, *, epochs: int) -> None:
+    """End a task's runs by hand: until their time-out each would kill one worker after another."""
+    for epoch in range(1, epochs + 1):
+        with suppress(RPCError):
+            await bench.client.get_workflow_handle(f"poison/{task_id}/{epoch}").terminate("poison")
+
+
+@pytest.mark.demand("B8", "C3", "C9")
+async def test_worker_whose_event_loop_hangs_loses_its_task_and_shows_it(
+    bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str, tmp_path: Path
+) -> None:
+    until, alive = tmp_path / "until", bench.settings.health_file
+    assert alive is not None
+    with StrangeWorker(bench.settings, "hang", roles="scheduler", more={"UNTIL": str(until)}) as hung:
+        await bench.submit(order, task_id)
+        await bench.called(simulators, "stock", task_id)
+        await is_older(alive, than_s=1.0)
+        await bench.expire(task_id)
+        await bench.sweep()
+        async with bench.worker(Role.SCHEDULER, Role.AGENTS):
+            assert await bench.settled_with_sweeps(task_id) is TaskState.PROCESSED
+        before = await bench.page(task_id)
+        until.touch()
+        await is_younger(alive, than_s=0.5)
+        assert await hung.stop() == 0
+    after = await bench.page(task_id)
+    assert [e.kind for e in after.events[len(before.events) :]] == ["late_answer"]
+    assert (after.task.state, after.task.epoch, after.steps) == (before.task.state, before.task.epoch, before.steps)
+    assert simulators.live(task_id) == FULL
+
+
+async def is_older(file: Path, *, than_s: float) -> None:
+    """Wait until a file is there that nobody has touched for so long."""
+
+    async def old() -> bool:
+        return file.exists() and time.time() - file.stat().st_mtime > than_s  # noqa: ASYNC240 (a local file)
+
+    await eventually(old, within_s=60)
+
+
+async def is_younger(file: Path, *, than_s: float) -> None:
+    """Wait until somebody has touched a file that recently."""
+
+    async def young() -> bool:
+        return time.time() - file.stat().st_mtime < than_s  # noqa: ASYNC240 (a local file)
+
+    await eventually(young)

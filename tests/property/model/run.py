@@ -1,0 +1,159 @@
+"""Writers of a run: each may write only while its attempt holds the task, and most only in time."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from domain.messages import End, Json
+from domain.states import EventKind, StepState, TaskState, UndoState
+from store.state_store import Hold
+from tests.property.model.rows import Answer, Entry
+from tests.property.model.task import Task
+
+_T, _S, _U, _K = TaskState, StepState, UndoState, EventKind
+
+
+def advance(
+    task: Task,
+    hold: Hold,
+    *,
+    done: str | None = None,
+    result: Json | None = None,
+    calls: int | None = None,
+    begin: str | None = None,
+) -> Answer:
+    """One boundary of a forward run: `done` is Completed with its result, `begin` is Running."""
+    completed = begun = False
+    if task.is_mine(hold, _T.PROCESSING):
+        completed = task.has_begun_by(done, _S.RUNNING)
+        if done and completed:
+            task.steps[done].finish(_S.COMPLETED, calls)
+            task.steps[done].result = result
+        begun = begin is not None and (completed or done is None) and task.begin(begin)
+    if completed or begun:
+        task.run_id = hold.run_id
+        if all(s.state is _S.COMPLETED for s in task.steps.values()):
+            task.let_go()
+            task.failures = 0
+            task.move(_K.PROCESSED, hold.locked_by, _T.PROCESSED)
+        else:
+            task.move(_K.ADVANCED, hold.locked_by)
+    return _told(task, hold, done, begin, begun, _S.COMPLETED)
+
+
+def undo_advance(
+    task: Task, hold: Hold, *, done: str | None = None, calls: int | None = None, begin: str | None = None
+) -> Answer:
+    """One boundary of an undo run, which undoes what began last first; without tombstones, again after a quarantine."""
+    undone = begun = False
+    if task.is_mine(hold, _T.COMPENSATING):
+        entry = task.entry(done)
+        if entry and entry.state is _U.UNDOING and _is_to_wait(task, entry):
+            task.steps[entry.step].finish(_S.UNDOING, calls)
+            entry.quarantined = entry.waits = True
+            task.let_go(due=False)
+            task.move(_K.UNDO_ADVANCED, hold.locked_by)
+            return Answer(End.RELEASED)
+        undone = entry is not None and entry.state is _U.UNDOING
+        if entry and undone:
+            task.steps[entry.step].finish(_S.UNDONE, calls)
+            entry.state = _U.UNDONE
+        left = task.next_undo
+        begun = begin is not None and begin == left and (undone or done is None) and task.begin_undo(begin)
+        if left is None:
+            task.let_go()
+            skipped = any(e.state is _U.SKIPPED for e in task.log)
+            end = (_K.UNDO_FAILED, _T.COMPENSATION_FAILED) if skipped else (_K.COMPENSATED, _T.COMPENSATED)
+            task.move(end[0], hold.locked_by, end[1])
+        elif undone or begun:
+            task.run_id = hold.run_id
+            task.move(_K.UNDO_ADVANCED, hold.locked_by)
+    return _told(task, hold, done, begin, begun, _S.UNDONE)
+
+
+def fail(task: Task, hold: Hold, *, step: str, unknown: bool, then: Literal["undo", "error"]) -> Answer:
+    """A permanent fault: at once Error, or undo where the policy says so and no pivot stands in the way."""
+    found = task.steps[step]
+    if task.is_mine(hold, _T.PROCESSING) and task.has_begun_by(step, _S.RUNNING):
+        found.refuse(_S.FAILED)
+        found.unknown |= unknown
+        task.failures += 1
+        task.let_go(due=task.may_be_undone_now)
+        undo = then == "undo" and not task.past_pivot
+        task.move(_K.FAILED, hold.locked_by, _T.COMPENSATING if undo else _T.ERROR)
+    said = found.state is _S.FAILED and task.epoch == hold.epoch
+    return Answer(End.PERMANENT_FAULT) if said else task.lost(hold)
+
+
+def undo_fail(task: Task, hold: Hold, *, step: str) -> Answer:
+    """An undo was refused for good: what comes behind it is not tried."""
+    found, entry = task.steps[step], task.entry(step)
+    if entry and task.is_mine(hold, _T.COMPENSATING) and task.has_begun_by(step, _S.UNDOING):
+        found.refuse(_S.UNDO_FAILED)
+        entry.state = _U.FAILED
+        task.failures += 1
+        task.let_go()
+        task.move(_K.UNDO_FAILED, hold.locked_by, _T.COMPENSATION_FAILED)
+    said = found.state is _S.UNDO_FAILED and task.epoch == hold.epoch
+    return Answer(End.UNDO_FAILED) if said else task.lost(hold)
+
+
+def give_up(task: Task, hold: Hold, *, step: str) -> Answer:
+    """The calls are spent: the deadline of the task is now, that of the step stays."""
+    if task.is_mine(hold, _T.PROCESSING, _T.COMPENSATING):
+        task.steps[step].gave_up = task.late = True
+        task.run_id = hold.run_id
+        task.move(_K.GAVE_UP, hold.locked_by)
+    return task.unless_said(hold, _K.GAVE_UP, End.GAVE_UP)
+
+
+def release(task: Task, hold: Hold, *, step: str | None, called: bool, delay_s: float) -> Answer:
+    """The holder gives the row back, in time or not; what was reserved returns if certainly nothing was called."""
+    if task.is_held_by(hold):
+        if step is not None and step in task.at_work and not called:
+            task.steps[step].give_back(task.steps[step].reserved)
+            task.steps[step].reserved = 0
+        task.give_back(hold, delay_s)
+    return task.unless_said(hold, _K.RELEASED, End.RELEASED)
+
+
+def _is_to_wait(task: Task, entry: Entry) -> bool:
+    """Whether an undo that was just done is to be done again after a quarantine."""
+    terms = task.definition.step(entry.step).undo
+    return bool(terms and terms.quarantine) and not entry.quarantined
+
+
+def _told(  # noqa: PLR0911 (one return an outcome)
+    task: Task, hold: Hold, done: str | None, begin: str | None, begun: bool, finished: StepState
+) -> Answer:
+    """What follows for a run from the rows as they now are, whether it wrote them just now or before."""
+    undo, result = finished is _S.UNDONE, task.steps[done].result if done else None
+    if undo and done and task.epoch == hold.epoch and not task.held and _waits(task, done):
+        return Answer(End.RELEASED)
+    if task.epoch != hold.epoch or (done and task.steps[done].state is not finished):
+        return task.lost(hold)
+    if task.state in (_T.PROCESSED, _T.COMPENSATED):
+        return Answer(End(task.state), result=task.steps[begin].result if begin and not done else result)
+    if undo and task.state is _T.COMPENSATION_FAILED:
+        return Answer(End.UNDO_FAILED)
+    if not task.is_held_by(hold) or task.late:
+        return task.lost(hold)
+    if begin and begun:
+        return Answer(calls=task.steps[begin].reserved, result=result)
+    return Answer(result=result) if done or not begin else _not_begun(task, hold, begin, finished)
+
+
+def _not_begun(task: Task, hold: Hold, begin: str, finished: StepState) -> Answer:
+    """What follows for a run that could not begin a step by itself."""
+    step, undo = task.steps[begin], finished is _S.UNDONE
+    if step.state is finished:
+        return Answer(result=step.result or {})
+    if task.is_blocked(begin, undo=undo):
+        return release(task, hold, step=None, called=False, delay_s=0)
+    spent = step.undo_budget_left == 0 if undo else step.budget_left == 0
+    return give_up(task, hold, step=begin) if spent else Answer(End.SUPERSEDED)
+
+
+def _waits(task: Task, step: str) -> bool:
+    entry = task.entry(step)
+    return entry is not None and entry.waits and entry.state.is_open

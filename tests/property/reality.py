@@ -1,0 +1,251 @@
+"""One task in the real state store: the same writers as the model's, and the same picture of what is on record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from datetime import timedelta
+from typing import Any, Literal
+
+from domain.definition import Definition, Registry
+from domain.messages import Begin, Json, Report, UndoCall, UndoRequest
+from domain.states import UndoState
+from store.database import Database, Params, Rows
+from store.intake import Intake, NewTask
+from store.snapshot import Snapshot
+from store.state_store import Claim, Hold, StateStore
+from store.submission import Submission, SubmissionDesk, digest_of
+from store.supervision import Recovery, Supervision
+from supervisor.decide import decide
+from tests.integration.store_bench import RECORDS, ROOMY, StoreBench
+from tests.property.model import Write
+from tests.property.model.intake import WORKER
+from tests.property.model.people import PERSON
+from tests.property.model.rows import Answer
+from tests.property.model.supervisor import SUPERVISOR, Decision
+from tests.property.model.task import SUBMITTER
+
+LONG = timedelta(hours=1)
+ERROR = {"message": "never"}
+CHANGED = {"order": {"currency": "CHF"}, "provisioning": {"region": "elsewhere"}}
+TIME_PASSES = (
+    "UPDATE task SET complete_by = clock_timestamp() WHERE task_id = %(id)s AND complete_by > clock_timestamp()",
+    "UPDATE task SET not_before = clock_timestamp() WHERE task_id = %(id)s",
+    "UPDATE compensation SET quarantined_until = least(quarantined_until, clock_timestamp()) WHERE task_id = %(id)s"
+    " AND quarantined_until IS NOT NULL",
+    "UPDATE step SET complete_by = clock_timestamp() - interval '1 minute'"
+    " WHERE task_id = %(id)s AND name = ANY(%(steps)s)",
+)
+BREAKER = (
+    "INSERT INTO service (name, forced) VALUES (%(service)s, %(forced)s)"
+    " ON CONFLICT (name) DO UPDATE SET forced = excluded.forced"
+)
+PICTURE = """
+SELECT
+    t.state, t.epoch, t.locked_by, t.run_id, t.failure_count AS failures,
+    coalesce(t.complete_by <= clock_timestamp(), false) AS late,
+    t.locked_by IS NULL AND t.state IN ('Pending', 'Compensating') AND t.not_before > clock_timestamp() AS waits,
+    (SELECT jsonb_object_agg(s.name, jsonb_build_object(
+        'state', s.state, 'epoch', s.epoch, 'failures', s.failure_count, 'budget', s.budget,
+        'budget_left', s.budget_left, 'undo_budget', s.undo_budget, 'undo_budget_left', s.undo_budget_left,
+        'reserved', s.reserved, 'gave_up', s.gave_up, 'unknown', s.outcome_unknown, 'generation', s.key_generation,
+        'result', s.result, 'completed', s.completed_at IS NOT NULL,
+        'overdue', coalesce(s.complete_by <= clock_timestamp(), false)
+    )) FROM step AS s WHERE s.task_id = t.task_id) AS steps,
+    (SELECT coalesce(jsonb_agg(jsonb_build_object(
+        'step', c.step, 'state', c.state, 'attempts', c.attempts,
+        'quarantined', c.quarantined_until IS NOT NULL,
+        'waits', coalesce(c.quarantined_until > clock_timestamp(), false)
+    ) ORDER BY c.seq), '[]') FROM compensation AS c WHERE c.task_id = t.task_id) AS log,
+    (SELECT jsonb_agg(jsonb_build_array(e.kind, e.state_from, e.state_to, e.epoch, e.actor) ORDER BY e.number)
+        FROM event AS e WHERE e.task_id = t.task_id) AS events,
+    (SELECT coalesce(jsonb_agg(a.kind ORDER BY a.kind), '[]') FROM alert AS a WHERE a.task_id = t.task_id) AS alerts
+FROM task AS t WHERE t.task_id = %(id)s
+"""
+
+
+class Twice:
+    """A database whose first acknowledgement of every transaction is lost: all is sent again, as it was."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def transaction(self, *statements: tuple[str, Params]) -> tuple[Sequence[int], Sequence[Rows]]:
+        """As the database's, sent twice."""
+        await self._database.transaction(*statements)
+        return await self._database.transaction(*statements)
+
+    async def rows(self, statement: str, params: Params | None = None) -> Rows:
+        """As the database's: only reads come this way."""
+        return await self._database.rows(statement, params)
+
+
+class Reality:
+    """The writers, by the names and terms that the model gives them."""
+
+    def __init__(self, bench: StoreBench, task_id: str, definition: Definition) -> None:
+        self._bench, self._task_id, self._definition = bench, task_id, definition
+        self._claims: dict[str, Claim] = {}
+        self._seen: dict[int, Snapshot] = {}
+        self._recoveries: dict[Decision, Recovery] = {}
+        self._through(bench.database, bench.supervision)
+
+    def through(self, state: Any, supervisor: Any) -> Reality:
+        """The same task, written through other connections."""
+        twin = copy(self)
+        twin._through(state, Supervision(supervisor))
+        return twin
+
+    def _through(self, state: Any, supervision: Supervision) -> None:
+        self._store = StateStore(state, claim_within=LONG)
+        self._intake, self._supervision = Intake(state, ROOMY), supervision
+        self._desk = SubmissionDesk(self._intake, self._bench.orders, Registry([self._definition]))
+
+    async def do(self, write: Write) -> Answer:
+        """Let a writer change the task."""
+        answer: Answer = await getattr(self, write.name)(**write.terms)
+        return answer
+
+    # --- submission and claims --------------------------------------------------------------------------------
+
+    async def admit(self) -> None:
+        """The first half of a submission: the state row alone."""
+        await self._intake.admit(NewTask(self._task_id, self._definition, self._digest, SUBMITTER, None))
+
+    async def submit(self, *, same: bool) -> Answer:
+        name = self._definition.name
+        record = RECORDS[name] | ({} if same else CHANGED[name])
+        message = Submission(task_id=self._task_id, pipeline=name, record=record, submitter=SUBMITTER)
+        return Answer(type(await self._desk.submit(message)).__name__)
+
+    async def withdraw(self, *, seen: int) -> Answer:
+        if not await self._bench.orders.abandon(self._task_id, self._definition.name, self._digest):
+            return Answer("kept")
+        return Answer("removed" if await self._intake.withdraw(self._seen[seen], "never came") else "kept")
+
+    async def see(self) -> int:
+        """Read the task as a dispatcher does, to withdraw it later if nothing happens. The number of its last event."""
+        found = await self._bench.task(self._task_id)
+        self._seen[found.last_event] = found
+        return found.last_event
+
+    async def claim(self) -> Answer:
+        loaded = [(self._definition.name, self._definition.version)]
+        for claim in await self._store.claim(WORKER, loaded, 1_000_000, [self._task_id]):
+            self._claims[claim.locked_by] = claim
+            return Answer(claim.locked_by)
+        return Answer("nothing")
+
+    async def release_unstarted(self, hold: Hold, *, delay_s: float) -> Answer:
+        claim = self._claims[hold.locked_by]
+        return _told(await self._store.release_unstarted(claim, "no record", timedelta(seconds=delay_s)))
+
+    async def time_passes(self, *, steps: list[str]) -> Answer:
+        for statement in TIME_PASSES:
+            self._bench.owner(statement, id=self._task_id, steps=steps)
+        return Answer()
+
+    async def breaker(self, *, service: str, is_open: bool) -> Answer:
+        self._bench.owner(BREAKER, service=service, forced="open" if is_open else None)
+        return Answer()
+
+    async def late_answer(self, *, actor: str, step: str) -> Answer:
+        await self._store.note_late(self._task_id, step, {"late": True}, actor=actor)
+        return Answer()
+
+    # --- a holder ---------------------------------------------------------------------------------------------
+
+    async def advance(
+        self,
+        hold: Hold,
+        *,
+        done: str | None = None,
+        result: Json | None = None,
+        calls: int | None = None,
+        begin: str | None = None,
+    ) -> Answer:
+        terms = self._terms(begin) if begin else None
+        return _told(await self._store.advance(hold, done=done, result=result, calls=calls, begin=terms))
+
+    async def undo_advance(
+        self, hold: Hold, *, done: str | None = None, calls: int | None = None, begin: str | None = None
+    ) -> Answer:
+        terms = self._undo_terms(begin) if begin else None
+        return _told(await self._store.undo_advance(hold, done=done, calls=calls, begin=terms))
+
+    async def fail(self, hold: Hold, *, step: str, unknown: bool, then: Literal["undo", "error"]) -> Answer:
+        return _told(await self._store.fail(hold, step, ERROR, unknown=unknown, then=then))
+
+    async def undo_fail(self, hold: Hold, *, step: str) -> Answer:
+        return _told(await self._store.undo_fail(hold, step, ERROR))
+
+    async def give_up(self, hold: Hold, *, step: str) -> Answer:
+        return _told(await self._store.give_up(hold, step, "no more calls"))
+
+    async def release(self, hold: Hold, *, step: str | None, called: bool, delay_s: float) -> Answer:
+        delay = timedelta(seconds=delay_s)
+        return _told(await self._store.release(hold, "draining", step=step, called=called, delay=delay))
+
+    # --- people, and the Supervisor ---------------------------------------------------------------------------
+
+    async def request_undo(self, *, holder: str | None, definition: str | None) -> Answer:
+        asked = UndoRequest(
+            task_id=self._task_id, requester=PERSON, reason="by mistake", holder=holder, definition=definition
+        )
+        return Answer((await self._store.request_undo(asked)).verdict)
+
+    async def resubmit(self) -> Answer:
+        moved, _ = await self._store.resubmit(self._task_id, requester=PERSON, reason="corrected", changes={})
+        return Answer("yes" if moved else "no")
+
+    async def repair_undo(self, *, step: str, to: UndoState) -> Answer:
+        moved, _ = await self._store.repair_undo(
+            self._task_id, step, to, requester=PERSON, reason="by hand", evidence="receipt"
+        )
+        return Answer("yes" if moved else "no")
+
+    async def decide(self, *, counts: bool) -> Decision:
+        """Read the task as the Supervisor does, and decide; the decision can be carried out later."""
+        page = await self._supervision.expired(window=LONG, page=1_000, after=(None, ""))
+        made = decide(next(t for t in page if t.task_id == self._task_id), counts=counts)
+        decision = Decision(made.locked_by, made.target, made.delay_s, tuple(made.failed_steps))
+        self._recoveries[decision] = made
+        return decision
+
+    async def recover(self, *, decision: Decision) -> Answer:
+        evicted = await self._supervision.recover([self._recoveries[decision]], SUPERVISOR)
+        return Answer("recovered" if evicted else "nothing")
+
+    # --- looking on -------------------------------------------------------------------------------------------
+
+    def picture(self) -> dict[str, Any] | None:
+        """Everything on record that the model knows of, as the owner of the database sees it."""
+        rows = self._bench.owner(PICTURE, id=self._task_id)
+        return {**rows[0], "events": [tuple(e) for e in rows[0]["events"]]} if rows else None
+
+    def wait_is(self, delay_s: float, *, longer: bool) -> None:
+        """The task waits for so long, or `longer`; from here on it is due only when `time_passes`."""
+        row = self._bench.row(self._task_id)
+        waits_s = (row["not_before"] - row["updated_at"]).total_seconds()
+        assert delay_s - 0.1 < waits_s < (LONG.total_seconds() * 2 if longer else 1.25 * delay_s + 0.1)
+        self._bench.owner(
+            "UPDATE task SET not_before = not_before + interval '1 hour' WHERE task_id = %(id)s", id=self._task_id
+        )
+
+    @property
+    def _digest(self) -> str:
+        name = self._definition.name
+        return digest_of(name, self._definition.record.model_validate(RECORDS[name]).model_dump(mode="json"))
+
+    def _terms(self, step: str) -> Begin:
+        found = self._definition.step(step)
+        undo = UndoCall(action=found.undo.action, body={"undo": step}) if found.undo else None
+        return Begin(step=step, within_s=LONG.total_seconds(), calls=found.calls, undo=undo)
+
+    def _undo_terms(self, step: str) -> Begin:
+        undo = self._definition.step(step).undo
+        return Begin(step=step, within_s=LONG.total_seconds(), calls=undo.calls if undo else 1)
+
+
+def _told(report: Report) -> Answer:
+    return Answer(report.end, report.grant.calls if report.grant else None, report.result)

@@ -1,0 +1,256 @@
+"""Every pair of writes that may meet on one row: it is as if one of them had come after the other.
+
+The first is stopped in the middle of its transaction, behind its event; the second arrives meanwhile. It waits, and
+then decides on what the first has left; or, if it takes many rows, passes this one over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from domain.definition import Definition
+from domain.states import UndoState
+from runtime.embedded.postgres import EmbeddedPostgres
+from store.database import Database
+from store.state_store import Hold
+from tests.integration.store_bench import StoreBench, fresh_databases, open_store_bench
+from tests.property.draws import next_of_run
+from tests.property.model import Write
+from tests.property.model.rows import Answer
+from tests.property.model.task import Task
+from tests.property.pipelines import ORDER, PROVISIONING
+from tests.property.reality import LONG, Reality
+
+GATE = """
+CREATE FUNCTION stop_first() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF current_setting('application_name') = 'first' THEN PERFORM pg_advisory_xact_lock(1); END IF;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER stop_first AFTER INSERT ON event FOR EACH ROW EXECUTE FUNCTION stop_first();
+"""
+PASS_OVER = ("claim", "recover")
+"""Writes that take many rows, and leave out those that somebody has locked."""
+
+
+class Place:
+    """The state store with two ways in, of which the first can be stopped in the middle of a transaction."""
+
+    def __init__(self, bench: StoreBench, first: tuple[Database, Database], second: tuple[Database, Database]) -> None:
+        self.bench, self.first, self.second = bench, first, second
+
+    @contextmanager
+    def closed_gate(self) -> Iterator[None]:
+        """Meanwhile the first stops behind its event."""
+        self.bench.owner("SELECT pg_advisory_lock(1)")
+        try:
+            yield
+        finally:
+            self.bench.owner("SELECT pg_advisory_unlock(1)")
+
+    async def stops(self, name: str, work: asyncio.Task[Answer]) -> None:
+        """Wait until this way in is waiting for a lock, or has done its work."""
+        waiting = "SELECT 1 FROM pg_stat_activity WHERE application_name = %(name)s AND wait_event_type = 'Lock'"
+        while not work.done() and not self.bench.owner(waiting, name=name):  # noqa: ASYNC110 (it is another process's)
+            await asyncio.sleep(0.001)  # between two looks; the condition, not the time, decides
+
+
+@pytest.fixture(scope="module")
+async def place(templates: EmbeddedPostgres) -> AsyncIterator[Place]:
+    """The state store on databases of this file."""
+    with fresh_databases(templates) as databases:
+        with psycopg.connect(databases.owner) as owner:
+            owner.execute(GATE)
+        async with AsyncExitStack() as stack:
+            bench = await stack.enter_async_context(open_store_bench(databases, size=2))
+            ways = [
+                Database(dsn, name=name, size=1)
+                for name in ("first", "second")
+                for dsn in (databases.app, databases.supervisor)
+            ]
+            for way in ways:
+                await stack.enter_async_context(way)
+            yield Place(bench, (ways[0], ways[1]), (ways[2], ways[3]))
+
+
+class Scene:
+    """A task on both sides, brought into some state."""
+
+    def __init__(self, place: Place, definition: Definition) -> None:
+        self.task = Task(f"t-{uuid4().hex[:12]}", definition)
+        self.real = Reality(place.bench, self.task.task_id, definition)
+        self.hold: Hold | None = None
+        self.seen = self.decision = None
+
+    async def play(self, script: str) -> Scene:
+        """Do what the script says, word by word."""
+        await self.real.admit()
+        for word in script.split():
+            write = SCRIPT[word](self)
+            wanted = write.on(self.task)
+            assert await self.real.do(write) == wanted
+            if word == "claim":
+                self.hold = Hold(self.task.task_id, self.task.attempt, f"run of {self.task.attempt}")
+        self.seen = await self.real.see()
+        if self.task.late:
+            self.decision = await self.real.decide(counts=True)
+        return self
+
+    def contenders(self) -> dict[str, Write]:
+        """Who may write now, by a name for each."""
+        found = {
+            "claim": Write("claim", {}),
+            "submit": Write("submit", {"same": True}),
+            "withdraw": Write("withdraw", {"seen": self.seen}),
+            "request_undo": Write("request_undo", {"holder": None, "definition": None}),
+            "resubmit": Write("resubmit", {}),
+        }
+        if self.decision:
+            found["recover"] = Write("recover", {"decision": self.decision})
+        for entry in self.task.log[-1:]:
+            found["repair_undo"] = Write("repair_undo", {"step": entry.step, "to": UndoState.SKIPPED})
+        return found | (self._of_the_run(self.hold) if self.hold else {})
+
+    def _of_the_run(self, hold: Hold) -> dict[str, Write]:
+        begun = [n for n, s in self.task.steps.items() if s.epoch == hold.epoch] or [next(iter(self.task.steps))]
+        step, last = begun[0], begun[-1]
+        following = self.task.next_undo
+        terms: dict[str, tuple[str, dict[str, Any]]] = {
+            "cancel": ("request_undo", {"holder": hold.locked_by, "definition": None}),
+            "begin": ("advance", {"hold": hold, "begin": step}),
+            "complete": ("advance", {"hold": hold, "done": step, "result": {"n": 1}, "calls": 1}),
+            "complete and begin": ("advance", _boundary(self.task, hold, last)),
+            "fail": ("fail", {"hold": hold, "step": last, "unknown": False, "then": "undo"}),
+            "give up": ("give_up", {"hold": hold, "step": step}),
+            "release": ("release", {"hold": hold, "step": step, "called": False, "delay_s": 0.0}),
+            "release unstarted": ("release_unstarted", {"hold": replace(hold, run_id=""), "delay_s": 0.0}),
+            "begin undo": ("undo_advance", {"hold": hold, "begin": following}),
+            "finish undo": ("undo_advance", {"hold": hold, "done": following, "calls": 1}),
+            "undo fails": ("undo_fail", {"hold": hold, "step": following or step}),
+            "late answer": ("late_answer", {"actor": hold.locked_by, "step": step}),
+        }
+        return {name: Write(*write) for name, write in terms.items()}
+
+
+def _boundary(task: Task, hold: Hold, done: str) -> dict[str, Any]:
+    then = task.definition.follower(task.definition.step(done))
+    return {"hold": hold, "done": done, "result": {"n": 2}, "calls": 0, "begin": then.name if then else None}
+
+
+def _on(scene: Scene) -> Write:
+    assert scene.hold
+    return next_of_run(scene.task, scene.hold)
+
+
+def _by_hold(name: str, **terms: Any) -> Callable[[Scene], Write]:
+    return lambda scene: Write(name, {"hold": scene.hold, **terms})
+
+
+SCRIPT: dict[str, Callable[[Scene], Write]] = {
+    "submit": lambda _: Write("submit", {"same": True}),
+    "claim": lambda _: Write("claim", {}),
+    "on": _on,
+    "address": _by_hold("advance", begin="address"),
+    "disk": _by_hold("advance", begin="disk"),
+    "wait": _by_hold("release", step=None, called=True, delay_s=LONG.total_seconds()),
+    "time": lambda scene: Write("time_passes", {"steps": scene.task.at_work}),
+    "give_up": lambda scene: Write("give_up", {"hold": scene.hold, "step": scene.task.at_work[0]}),
+    "fail": lambda scene: Write(
+        "fail", {"hold": scene.hold, "step": scene.task.at_work[0], "unknown": False, "then": "error"}
+    ),
+    "undo": lambda _: Write("request_undo", {"holder": None, "definition": None}),
+    "undo_fail": lambda scene: Write("undo_fail", {"hold": scene.hold, "step": scene.task.at_work[0]}),
+}
+
+
+@dataclass(frozen=True)
+class Start:
+    """A state to meet in, and how to get there."""
+
+    name: str
+    script: str
+    definition: Definition = ORDER
+
+
+STARTS = [
+    Start("half submitted", ""),
+    Start("half submitted, and put back", "claim wait"),
+    Start("Pending", "submit"),
+    Start("Pending, not due", "submit claim wait"),
+    Start("claimed", "submit claim"),
+    Start("a step is running", "submit claim on"),
+    Start("two steps are running", "submit claim address disk", PROVISIONING),
+    Start("the last step is running", "submit claim on on on on"),
+    Start("the pivot is running", "submit claim on on on on on on", PROVISIONING),
+    Start("a claim has expired", "submit claim time"),
+    Start("a step is overdue", "submit claim on time"),
+    Start("the calls are spent", "submit claim on give_up"),
+    Start("Processed", "submit claim on on on on on"),
+    Start("Error", "submit claim on fail"),
+    Start("to be undone", "submit claim on on undo"),
+    Start("an undo was claimed", "submit claim on on undo claim"),
+    Start("an undo of nothing was claimed", "submit undo claim"),
+    Start("an undo is running", "submit claim on on undo claim on"),
+    Start("the last undo is running", "submit claim on undo claim on"),
+    Start("an undo is overdue", "submit claim on on undo claim on time"),
+    Start("Compensated", "submit claim on undo claim on on"),
+    Start("CompensationFailed", "submit claim on on undo claim on undo_fail"),
+]
+
+
+def after(task: Task, *writes: Write) -> tuple[Task, list[Answer]]:
+    """The task as the model has it behind these writes, one after the other, and what the writers are told."""
+    task = deepcopy(task)
+    return task, [write.on(task) for write in writes]
+
+
+async def meet(place: Place, scene: Scene, one: Write, other: Write) -> list[Answer]:
+    """Let the other arrive while the one is in the middle of its transaction."""
+    first, second = scene.real.through(*place.first), scene.real.through(*place.second)
+    with place.closed_gate():
+        works = [asyncio.create_task(first.do(one))]
+        await place.stops("first", works[0])
+        works.append(asyncio.create_task(second.do(other)))
+        await place.stops("second", works[1])
+    return list(await asyncio.gather(*works))
+
+
+@pytest.mark.demand("B2", "B11", "D5")
+@pytest.mark.parametrize("start", STARTS, ids=lambda start: start.name)
+async def test_two_writes_that_meet_on_a_row_are_as_one_behind_the_other(place: Place, start: Start) -> None:
+    model = await Scene(place, start.definition).play(start.script)
+    names = model.contenders()
+    events = len(model.task.events)
+    winners = [name for name, write in names.items() if len(after(model.task, write)[0].events) > events]
+    for one, other in product(winners, names):
+        scene = await Scene(place, start.definition).play(start.script)
+        first, second = scene.contenders()[one], scene.contenders()[other]
+        changed, told = after(scene.task, *([first] if second.name in PASS_OVER else [first, second]))
+        wanted = [*told, Answer("nothing")][:2]
+        heard = await meet(place, scene, first, second)
+        if one == "claim":  # reads back what it has claimed, which the other may have moved by then
+            wanted[0] = heard[0]
+        assert (one, other, heard) == (one, other, wanted)
+        got, want = scene.real.picture(), changed.picture()
+        assert (one, other, {k: v for k, v in got.items() if v != want[k]}) == (
+            one,
+            other,
+            {k: v for k, v in want.items() if v != got[k]},
+        )
+
+
+@pytest.fixture(autouse=True)
+def _empty(place: Place) -> Iterator[None]:
+    yield
+    place.bench.empty()
