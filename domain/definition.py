@@ -129,7 +129,7 @@ class Definition:
     extended_wait: ExtendedWait | None = None
     on_refused: FollowUp = "error"
     on_spent: FollowUp = "undo"
-    most_attempts: int = 100
+    most_attempts: int = 20
     data_class: str = "internal"
 
     def __post_init__(self) -> None:

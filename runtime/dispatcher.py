@@ -85,7 +85,7 @@ class Dispatcher:
         self._timeouts = {(d.name, d.version): execution_timeout(d) for d in registry}
         self._draining = draining or asyncio.Event()
         self._wake = asyncio.Event()
-        self._failed_starts = 0
+        self._failed, self._failed_rounds = False, 0
 
     def wake(self) -> None:
         """Look for work now: a slot may be free, or a task may be there."""
@@ -97,16 +97,16 @@ class Dispatcher:
         try:
             while not self._draining.is_set():
                 self._wake.clear()
-                failed = self._failed_starts
+                self._failed = False
                 try:
                     started = await self.run_once()
                 except Unreachable as error:
                     log.warning("store out of reach", error=str(error))
-                    started, failed = [], -1
-                if failed != self._failed_starts:
+                    started, self._failed = [], True
+                if self._failed:
                     await self._back_off()
                     continue
-                self._failed_starts = 0
+                self._failed_rounds = 0
                 if not started:
                     await self._pause()
         finally:
@@ -173,7 +173,7 @@ class Dispatcher:
         return Started(run.task_id, claim.locked_by, handle.result_run_id)
 
     async def _give_back(self, claim: Claim, cause: str) -> None:
-        self._failed_starts += 1
+        self._failed = True
         log.warning(cause, task_id=claim.task.task_id, attempt=claim.locked_by)
         await self._store.release_unstarted(claim, cause, _RETRY)
 
@@ -194,8 +194,9 @@ class Dispatcher:
             log.warning("submission abandoned", task_id=task.task_id)
 
     async def _back_off(self) -> None:
-        """After starts that failed: pause longer and longer, whoever wakes us."""
-        most = min(_LONGEST_PAUSE_S, 2.0 ** min(self._failed_starts, 8))
+        """After a round with starts that failed: pause longer and longer, whoever wakes us."""
+        self._failed_rounds += 1
+        most = min(_LONGEST_PAUSE_S, 2.0 ** min(self._failed_rounds, 8))
         pause = most * random.uniform(0.5, 1.0)  # noqa: S311 (jitter)
         with suppress(TimeoutError):
             await asyncio.wait_for(self._draining.wait(), pause)
