@@ -304,6 +304,7 @@ class Agents:
             if monotonic() - call.since + request.key_age_s > agent.remembers.total_seconds():
                 message = f"an earlier call may have been done, and {spec.service} remembers keys for {agent.remembers}"
                 raise PermanentFault(KEY_FORGOTTEN, message)
+            call.unknown = not agent.can_ask()  # never seen: whatever it answers to this key now is its first word
             if call.left < 1:
                 raise TransientFault("the service has not seen the key; no call is left to send it")
         method = getattr(agent, spec.method)

@@ -72,6 +72,12 @@ class Run(Frozen):
     is_reset: bool = False
 
     @property
+    def is_attempt(self) -> bool:
+        """Whether it is an attempt at all, and not a sweep or a request for undo."""
+        parts = self.workflow_id.split("/")
+        return len(parts) == 3 and TASK_ID.fullmatch(parts[1]) is not None and parts[2].isdecimal()
+
+    @property
     def task_id(self) -> str:
         """The task that it is an attempt at."""
         return self.workflow_id.split("/")[1]
@@ -134,11 +140,10 @@ class Runs:
 
     @classmethod
     def of(cls, found: Iterable[Run], asked_at: datetime) -> Runs:
-        """From all runs of a namespace; those that are no attempt (sweeps, requests for undo) are left out."""
+        """From all runs of a namespace; those that are no attempt are left out."""
         by_task: dict[str, list[Run]] = {}
         for run in found:
-            parts = run.workflow_id.split("/")
-            if len(parts) == 3 and TASK_ID.fullmatch(parts[1]) and parts[2].isdecimal():
+            if run.is_attempt:
                 by_task.setdefault(run.task_id, []).append(run)
         return cls(by_task, asked_at)
 

@@ -74,7 +74,10 @@ class Completed(Message):
 
 
 class Refused(Message):
-    """A permanent fault: the service will never do it. `unknown_before`: an earlier call's outcome is unknown."""
+    """A permanent fault: the service will never do it.
+
+    `unknown_before`: a call of this attempt or an earlier one may have been done all the same.
+    """
 
     kind: Literal["refused"] = "refused"
     code: str

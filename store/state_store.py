@@ -128,7 +128,11 @@ class StateStore:
     async def fail(
         self, hold: Hold, step: str, error: Json, *, unknown: bool, then: Literal["undo", "error"]
     ) -> Report:
-        """Record a permanent fault at once: Error with an alert, or Compensating (C5)."""
+        """Record a permanent fault at once: Error with an alert, or Compensating (C5).
+
+        `unknown`: a call of this attempt or an earlier one may have been done all the same; the Agent knows, as it was
+        told with the grant.
+        """
         _, after = await self._transition(
             "fail",
             {**hold.params, "step": step, "error": json.dumps(error), "unknown": unknown, "then": then},

@@ -1,6 +1,6 @@
 """What the Supervisor asks for when a task has expired: one pure function (D5 to D7).
 
-nothing was begun            ─► Pending again, nothing counted
+nothing was begun            ─► Pending again, nothing counted; after a back-off, if it was not the first time
 below the threshold          ─► Pending again after a back-off
 threshold passed             ─► an extended wait, if the policy has one left; then undo, or Error
 budget spent                 ─► undo, or Error (no wait brings calls back)
@@ -75,7 +75,8 @@ def decide(task: ExpiredTask, *, counts: bool = True) -> Recovery:
         return _stop(case, f"{task.expiries + 1} attempts have expired, which is the bound")
     if not failed:
         what = "a step's deadline had not come" if begun else "no step was begun"
-        return case.answer(back, 0.0, f"the attempt ended, {what}")
+        delay_s = case.backoff_s(task.expiries) if task.expiries else 0.0  # again and again: perhaps all is overloaded
+        return case.answer(back, delay_s, f"the attempt ended, {what}")
     names = ", ".join(s.name for s in failed)
     cause = f"step {names} {'was not undone' if undo else 'did not complete'} in time, or its calls were spent"
     cause += "" if counts else "; not counted, since the store or the Supervisor was out meanwhile"

@@ -9,7 +9,7 @@ WITH held AS MATERIALIZED (
 ),
 failed AS (
     UPDATE step AS s SET
-        state = 'Failed', error = %(error)s::jsonb, outcome_unknown = s.outcome_unknown OR %(unknown)s,
+        state = 'Failed', error = %(error)s::jsonb, outcome_unknown = %(unknown)s,
         failure_count = s.failure_count + 1, reserved = 0, reservation = NULL
     FROM held
     WHERE s.task_id = held.task_id AND s.name = %(step)s AND s.state = 'Running' AND s.epoch = held.epoch

@@ -53,9 +53,7 @@ class Payments:
                 **more,
             }
         )
-        return await Agents(agents or list(all_agents()), self._services, self._http).perform(
-            request, monotonic() + 5
-        )
+        return await Agents(agents or list(all_agents()), self._services, self._http).perform(request, monotonic() + 5)
 
     @property
     def sent(self) -> int:
@@ -141,3 +139,16 @@ async def test_service_that_can_not_be_asked_gets_the_same_key_again(
     outcome = await payments.charge(agents=[Till])
     assert isinstance(outcome, Completed)
     assert payments.sent == 2
+
+
+@pytest.mark.demand("C15", "C5")
+async def test_refusal_after_a_call_of_an_earlier_attempt_is_certain_once_the_service_was_asked(
+    payments: Payments,
+) -> None:
+    declined = {**CHARGE, "card_token": "tok_declined"}
+    asked = await payments.charge(body=declined, unknown=True)
+    assert isinstance(asked, Refused)
+    assert not asked.unknown_before
+    unasked = await payments.charge(body=declined, unknown=True, agents=[Till])
+    assert isinstance(unasked, Refused)
+    assert unasked.unknown_before

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from itertools import pairwise
 
 import pytest
@@ -24,11 +24,11 @@ async def opened(templates: EmbeddedPostgres) -> AsyncIterator[StoreBench]:
 
 
 @pytest.fixture
-def store(opened: StoreBench) -> Iterator[StoreBench]:
+def store(opened: StoreBench) -> StoreBench:
     """The store, empty."""
     opened.empty()
     opened.services._looked_at = float("-inf")
-    yield opened
+    return opened
 
 
 def breaker(store: StoreBench, name: str) -> dict[str, object]:
@@ -57,12 +57,9 @@ async def claimable(store: StoreBench) -> list[str]:
 
 @pytest.mark.demand("C8")
 async def test_breaker_opens_after_so_many_failures_in_a_row_with_one_alert(store: StoreBench) -> None:
-    opened = []
-    for _ in range(BREAKER.failures - 1):
-        opened.append(await store.services.failed("stock", "t", "503"))
+    opened = [await store.services.failed("stock", "t", "503") for _ in range(BREAKER.failures - 1)]
     await store.services.answered("stock", "t")
-    for _ in range(BREAKER.failures + 2):
-        opened.append(await store.services.failed("stock", "t", "503"))
+    opened += [await store.services.failed("stock", "t", "503") for _ in range(BREAKER.failures + 2)]
     assert opened == [False] * 4 + [True] + [False] * 2
     assert breaker(store, "stock")["state"] == "open"
     alerts = store.owner("SELECT kind, message FROM alert")

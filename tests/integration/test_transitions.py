@@ -716,10 +716,25 @@ async def test_call_of_an_earlier_attempt_keeps_the_key_and_a_certain_absence_of
     hold = await store.begun(task_id)
     await store.store.release(hold, "draining", step="stock", called=called, delay=AT_ONCE)
     hold = await store.claim(task_id)
+    grant = (await store.store.advance(hold, begin=begin("stock"))).grant
+    assert grant is not None
+    assert grant.unknown is called, "the Agent is told, and says so with what it reports"
+    await store.store.fail(hold, "stock", REFUSED, unknown=grant.unknown, then="error")
+    await resubmit(store, task_id)
+    assert store.step(task_id, "stock")["key_generation"] == generation
+
+
+@pytest.mark.demand("C2", "C15")
+async def test_key_rises_after_a_call_of_an_earlier_attempt_that_was_asked_about(
+    store: StoreBench, task_id: str
+) -> None:
+    hold = await store.begun(task_id)
+    await store.store.release(hold, "draining", step="stock", called=True, delay=AT_ONCE)
+    hold = await store.claim(task_id)
     await store.store.advance(hold, begin=begin("stock"))
     await store.store.fail(hold, "stock", REFUSED, unknown=False, then="error")
     await resubmit(store, task_id)
-    assert store.step(task_id, "stock")["key_generation"] == generation
+    assert store.step(task_id, "stock")["key_generation"] == 1
 
 
 @pytest.mark.demand("G1", "B8")

@@ -74,14 +74,21 @@ def undo_of(**more: Any) -> ExpiredTask:
     ids=["not started", "completed", "failed", "begun by an earlier attempt", "its deadline has not come"],
 )
 def test_claim_that_began_nothing_goes_back_at_once_and_counts_nothing(untouched: ExpiredStep) -> None:
-    found = decide(task(untouched))
+    found = decide(task(untouched, expiries=0))
     assert (found.target, found.delay_s, found.failed_steps) == (TaskState.PENDING, 0.0, [])
 
 
 @pytest.mark.demand("D11")
 def test_undo_claim_that_began_nothing_stays_compensating_and_counts_nothing() -> None:
-    found = decide(task(step(state=StepState.COMPLETED), state=TaskState.COMPENSATING))
+    found = decide(task(step(state=StepState.COMPLETED), state=TaskState.COMPENSATING, expiries=0))
     assert (found.target, found.delay_s, found.failed_steps) == (TaskState.COMPENSATING, 0.0, [])
+
+
+@pytest.mark.demand("D12")
+@pytest.mark.parametrize(("expiries", "delay"), [(0, 0.0), (1, 2.0), (2, 6.0), (9, 60.0)])
+def test_claims_that_begin_nothing_again_and_again_back_off(expiries: int, delay: float) -> None:
+    found = decide(task(step(state=StepState.NOT_STARTED), expiries=expiries))
+    assert (found.delay_s, found.failed_steps) == (delay, [])
 
 
 # --- below the threshold --------------------------------------------------------------------------------------

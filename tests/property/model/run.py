@@ -76,7 +76,7 @@ def fail(task: Task, hold: Hold, *, step: str, unknown: bool, then: Literal["und
     found = task.steps[step]
     if task.is_mine(hold, _T.PROCESSING) and task.has_begun_by(step, _S.RUNNING):
         found.refuse(_S.FAILED)
-        found.unknown |= unknown
+        found.unknown = unknown
         task.failures += 1
         task.let_go(due=task.may_be_undone_now)
         undo = then == "undo" and not task.past_pivot

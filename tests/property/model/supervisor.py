@@ -37,7 +37,8 @@ def decide(task: Task, *, counts: bool) -> Decision:
     if _expiries(task) + 1 >= terms.most_attempts:
         return Decision(task.attempt, stop, 0.0, counted)
     if not failed:
-        return Decision(task.attempt, back, 0.0, ())
+        again = terms.backoff.first * terms.backoff.factor ** (_expiries(task) - 1) if _expiries(task) else None
+        return Decision(task.attempt, back, min(again, terms.backoff.most).total_seconds() if again else 0.0, ())
     if any(s.left == 0 for s in failed.values()):
         return Decision(task.attempt, spent, 0.0, counted)
     if failures <= threshold:
