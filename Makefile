@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test check lock clean
+.PHONY: help setup demo up test crash-matrix chaos soak planted-bugs check lock clean
 
 PYTHON := .venv/bin/python
 # Newest first; any interpreter from 3.11 on that can make a virtual environment will do.
@@ -16,7 +16,7 @@ LOCK := pip compile pyproject.toml --quiet --universal --python-version 3.11 --g
 	--no-emit-index-url --no-annotate --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
 
 help: ## list the targets
-	@sed -n -E 's/^([a-z]+):[^#]*## (.*)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
+	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
 
 setup: $(STAMP) ## make .venv with the locked packages (nothing to do the second time)
 	@:
@@ -55,6 +55,18 @@ up: setup ## start everything on this machine and stay in the foreground
 
 test: setup ## run the tests: make test ARGS="-k supervisor"
 	@$(PYTHON) -m pytest $(ARGS)
+
+crash-matrix: setup ## a process dies at every write and every call: make crash-matrix ARGS="--seed 7 -o matrix.json"
+	@$(PYTHON) -m tests.faults.matrix $(ARGS)
+
+chaos: setup ## 2,000 tasks while 400 faults strike, then the checker: make chaos ARGS="--seed 7 -o chaos.json"
+	@$(PYTHON) -m tests.faults.chaos $(ARGS)
+
+soak: setup ## the same with 25,000 tasks and 3,000 faults; what comes of it goes to docs/reliability
+	@$(PYTHON) -m tests.faults.chaos --soak -o docs/reliability/soak.json $(ARGS)
+
+planted-bugs: setup ## mistakes that people make, planted one by one: the checker sees each: make planted-bugs ARGS="--only cap"
+	@$(PYTHON) -m tests.faults.planted $(ARGS)
 
 check: setup ## everything that must pass before a change goes in: lint, format, types, imports, tests
 	@echo "==> ruff check" && .venv/bin/ruff check .

@@ -333,7 +333,7 @@ class StateStore:
         about = done or (begin.step if begin else None)
         result = after.step(about).result if about else None
         if (end := _ENDS.get(after.state)) is not None:
-            return Report(end=end, result=result, cause=_SKIPPED if end is End.UNDO_FAILED else "")
+            return Report(end=end, cause=_SKIPPED) if end is End.UNDO_FAILED else Report(end=end, result=result)
         if not after.is_held_by(hold.locked_by, hold.run_id) or (after.time_left_s or 0) <= 0:
             return _lost(after, hold)
         if begin is None:

@@ -289,7 +289,7 @@ class _Attempt:
         """Ask a queued Agent. The activity's schedule-to-close timeout is the durable timer of the race (C9)."""
         if work.request is None or step.queue is None:
             raise AssertionError("a queued call has a request and a queue")
-        request = work.request.model_copy(update={"calls": grant.calls})
+        request = work.request.granted(grant, work.request.run_id)
         try:
             body = await workflow.execute_activity(
                 request.action, request, result_type=dict, **queued_options(step, work, grant)

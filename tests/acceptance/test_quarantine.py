@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
@@ -24,12 +25,13 @@ COURIER = {"SAS_PIPELINES": "tests.courier", "SAS_AGENTS": "tests.courier"}
 async def test_effect_that_appears_after_its_undo_is_undone_again_where_nothing_keeps_it_out(
     bench: Bench, simulators: Simulators, task_id: str
 ) -> None:
-    """The order for the parcel is on its way for longer than its deadline and the first undo: then it is carried out."""
+    """The order for the parcel is on its way for longer than its deadline and the first undo."""
     simulators.fault("shipping", "amnesia")
     simulators.fault("shipping", "latency", latency_ms=3_600, match={"task_id": task_id, "undo": False}, times=1)
     more = {**COURIER, "SAS_SERVICES__COURIER": f"{simulators.url}/shipping"}
     message = {"task_id": task_id, "pipeline": "parcel", "record": {"to": ORDER["address"]}}
-    submitted = run(
+    submitted = await asyncio.to_thread(
+        run,
         [sys.executable, "starter.py", "submit", "-"],
         input=json.dumps(message).encode(),
         env={**os.environ, **environment(bench.settings), **more},

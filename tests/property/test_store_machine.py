@@ -43,7 +43,7 @@ T = TypeVar("T")
 PROFILES = {
     # without the phase that explains failures, which traces every line
     "ci": settings(
-        max_examples=40, stateful_step_count=50, derandomize=True, deadline=None, phases=[Phase.generate, Phase.shrink]
+        max_examples=12, stateful_step_count=50, derandomize=True, deadline=None, phases=[Phase.generate, Phase.shrink]
     ),
     "long": settings(max_examples=2_000, stateful_step_count=80, deadline=None, print_blob=True),
 }

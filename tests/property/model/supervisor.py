@@ -65,5 +65,5 @@ def recover(task: Task, *, decision: Decision) -> Answer:
 def _expiries(task: Task) -> int:
     """How often it has expired since it was submitted, or a person last asked something of it."""
     kinds = [kind for kind, *_ in task.events]
-    asked = [n for n, kind in enumerate(kinds) if kind in (_K.RESUBMITTED, _K.UNDO_REQUESTED)]
+    asked = [n for n, kind in enumerate(kinds) if kind in (_K.RESUBMITTED, _K.UNDO_REQUESTED, _K.UNDO_REPAIRED)]
     return kinds[max(asked, default=0) :].count(_K.EXPIRED)

@@ -1,0 +1,79 @@
+"""What a world stands on: its databases, its simulators, and settings that are quick where production is patient."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+from pydantic import SecretStr
+
+from runtime.embedded.ports import LOOPBACK
+from runtime.embedded.processes import ManagedProcess
+from runtime.settings import Settings
+from store.migrate import migrate
+from tests.conftest import ROOT
+
+SERVICES = ("stock", "payments", "shipping", "mail", "cloud")
+
+
+def make_databases(dsn: Callable[[str], str]) -> str:
+    """Both databases and their login roles, on a new server. `dsn`: its owner's address of a database.
+
+    Returns:
+        The owner's address of the state store.
+    """
+    with psycopg.connect(dsn("postgres"), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE state")
+        connection.execute("CREATE DATABASE orders")
+        migrate(dsn("state"), "state")
+        migrate(dsn("orders"), "orders")
+        connection.execute("CREATE ROLE app LOGIN PASSWORD 'app' IN ROLE scheduler_app")
+        connection.execute("CREATE ROLE sup LOGIN PASSWORD 'sup' IN ROLE scheduler_supervisor")
+    return dsn("state")
+
+
+def settings_at(ports: Mapping[str, int], given: Mapping[str, Any]) -> Settings:
+    """Settings of a process that reaches everything at these ports; `given` are over ours."""
+
+    def address(database: str, role: str) -> SecretStr:
+        return SecretStr(f"postgresql://{role}:{role}@{LOOPBACK}:{ports['postgres']}/{database}")
+
+    ours: dict[str, Any] = {
+        "database_url": address("state", "app"),
+        "orders_url": address("orders", "app"),
+        "supervisor_database_url": address("state", "sup"),
+        "services": {s: f"http://{LOOPBACK}:{ports['services']}/{s}" for s in SERVICES},
+        "callback_url": f"http://{LOOPBACK}:{ports['callbacks']}",
+        "callback_secret": SecretStr("test-secret"),
+        "claim_within": timedelta(seconds=2),
+        "poll_interval": timedelta(milliseconds=250),
+        "sweep_interval": timedelta(seconds=1),
+        "orphan_grace": timedelta(seconds=2),
+        "shutdown_grace": timedelta(seconds=2),
+    }
+    return Settings(**(ours | dict(given)))
+
+
+def simulator_process(folder: Path, port: int) -> ManagedProcess:
+    """The simulated services, in a process of their own."""
+    options = ["--machine-delay-ms", "200", "--state-dir", str(folder / "simulators"), "--port", str(port)]
+    return ManagedProcess(
+        "simulators",
+        [sys.executable, "-m", "simulators", *options],
+        {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+        folder / "simulators.log",
+        folder / "simulators.pid",
+        ready=lambda: _answers(port),
+    )
+
+
+def _answers(port: int) -> bool:
+    try:
+        return httpx.get(f"http://{LOOPBACK}:{port}/health", timeout=1).is_success
+    except httpx.HTTPError:
+        return False

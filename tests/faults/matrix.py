@@ -1,0 +1,143 @@
+"""The crash matrix: a process dies at every write and every call of every role, and every task ends as it must.
+
+`python -m tests.faults.matrix [--seed N] [--pairs 200] [--only TEXT] [--lanes 4] [-o FILE]`. Exit code 1: an invariant
+does not hold; 2: a kill did not come, so the run shows nothing. The same seed gives the same cases, and `--only`
+chooses among them by a part of their names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
+from typing import Any
+
+from store.reads import TaskPage
+from tests.faults.cases import Case, pairs, singles
+from tests.faults.lane import Lane, Run
+from tests.faults.nursery import Nursery
+from tests.faults.report import Report
+
+EXEMPT = frozenset({"before:was_written", "after:was_written"})
+"""Asked only where an acknowledgement was lost: `tests/integration/test_lost_commit.py`."""
+
+
+async def matrix(cases: Sequence[Case], seed: int, folder: Path, *, lanes: int = 4, tell: Any = print) -> Report:
+    """Run cases, several at once."""
+    report = Report(seed, cases=len(cases))
+    began, waiting = monotonic(), deque(enumerate(cases))
+    async with AsyncExitStack() as stack:
+        nursery = await stack.enter_async_context(Nursery())
+        opened = [await stack.enter_async_context(Lane(folder / f"lane-{n}", nursery)) for n in range(lanes)]
+        async with asyncio.TaskGroup() as group:
+            for lane in opened:
+                group.create_task(_work(lane, waiting, report, tell))
+        passed = set().union(*(lane.passed for lane in opened))
+    report.unkilled = sorted({_kind(p) for p in passed} - {_kind(p) for p in report.kills} - EXEMPT)
+    report.duration_s = monotonic() - began
+    return report
+
+
+def _kind(point: str) -> str:
+    """A point of whichever step: a rare step of a common write is no reason to call a run invalid."""
+    return ":".join(point.split(":")[:2])
+
+
+async def _work(lane: Lane, waiting: deque[tuple[int, Case]], report: Report, tell: Any) -> None:
+    """Take cases until there are none, and audit all of them in the end."""
+    names = {}
+    await lane.follow()
+    while waiting:
+        number, case = waiting.popleft()
+        names[task_id := f"m-{number}"] = case.name
+        began = monotonic()
+        run = Run(lane, task_id, case.kills, armed=not case.scenario.later, sweep=not case.scenario.supervised)
+        problems = [f"{case.name}: {problem}" for problem in await _problems(run, case)]
+        report.kills.update(run.fired)
+        report.violations += problems
+        if len(run.fired) < len(case.kills):
+            report.unfired.append(case.name)
+        tell("\n".join([f"{monotonic() - began:5.1f} s  {case.name}", *(f"  VIOLATION {p}" for p in problems)]))
+    found = await lane.world.audit()
+    report.violations += [f"{names.get(v.task_id, v.task_id)}: {v.invariant}: {v.text}" for v in found]
+
+
+async def _problems(run: Run, case: Case) -> list[str]:
+    """Play a case; what is not as it must be in the end."""
+    try:
+        await run.go(case.scenario.play)
+        page = await run.page()
+    except Exception as error:
+        return [f"{type(error).__name__}: {error}", *await _last_words(run)]
+    found = []
+    if page.task.state is not case.scenario.end:
+        found.append(f"it is {page.task.state}, not {case.scenario.end}")
+    if (live := run.world.simulators.live(run.task_id)) != case.scenario.effects:
+        found.append(f"effects are {live}, not {dict(case.scenario.effects)}")
+    return [*found, *_called_wrongly(run, page)]
+
+
+async def _last_words(run: Run) -> Iterator[str]:
+    """How far a task came that is not where it must be."""
+    try:
+        page = await run.page()
+    except Exception as error:
+        return iter([f"nothing is known of it: {error}"])
+    told = [f"{e.number} {e.kind} by {e.actor}, epoch {e.epoch}: {dict(e.detail)}" for e in page.events[-8:]]
+    steps = {s.name: (s.state.value, s.budget_left, s.undo_budget_left) for s in page.steps}
+    return iter([f"it is {page.task.state}, not before {page.task.not_before}", f"steps {steps}", *told])
+
+
+def _called_wrongly(run: Run, page: TaskPage) -> Iterator[str]:
+    """Calls of a step that came after it was finished, and keys that are not the same in every attempt (C2)."""
+    resubmitted = sum(e.kind == "resubmitted" for e in page.events)
+    keys: dict[tuple[str, bool], set[str]] = {}
+    finished: dict[tuple[str, bool], datetime] = {}
+    for event in page.events:
+        for word, undo in (("completed", False), ("undone", True)):
+            if step := event.detail.get(word):
+                finished[step, undo] = event.at
+    for service in ("stock", "payments", "shipping", "mail", "cloud"):
+        for call in run.world.simulators.ledger(service, run.task_id)["calls"]:
+            step, undo = call["key"].split(":")[1], call["undo"]
+            keys.setdefault((step, undo), set()).add(call["key"])
+            end = finished.get((step, undo))
+            if end and datetime.fromisoformat(call["received_at"]) > end:
+                yield f"{'undo of ' if undo else ''}step {step} was called again after it was finished"
+    yield from (f"step {step} was called with keys {k}" for (step, _), k in keys.items() if len(k) > 1 + resubmitted)
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="tests.faults.matrix", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seed", type=int, default=1, help="of the pairs")
+    parser.add_argument("--pairs", type=int, default=200, help="how many")
+    parser.add_argument("--only", action="append", metavar="TEXT", help="cases whose name has this in it; repeatable")
+    parser.add_argument("--lanes", type=int, default=4, help="cases at once, each on a stack of its own")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="takes the report as JSON")
+    given = parser.parse_args()
+    only = given.only or [""]
+    cases = [c for c in (*singles(), *pairs(given.pairs, given.seed)) if any(o in c.name for o in only)]
+    if not cases:
+        parser.error(f"no case has {given.only!r} in its name")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop the servers then as well
+    with TemporaryDirectory(prefix="matrix-") as folder:
+        report = asyncio.run(matrix(cases, given.seed, Path(folder), lanes=min(given.lanes, len(cases))))
+    if given.only:
+        report.unkilled = []  # some cases can't kill everywhere
+    print("\n".join(report.lines()))
+    if given.output:
+        given.output.write_text(report.as_json())
+    sys.exit(report.code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,372 @@
+"""The planted bugs: what people get wrong, how it is put in, and which invariant must show it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from activities.agent import Agents, Call
+from activities.bookkeeping import Bookkeeping
+from store.intake import Intake
+from store.orders import Orders
+from store.snapshot import Snapshot
+from store.state_store import StateStore
+from store.submission import SubmissionDesk
+from store.supervision import Supervision
+from tests.faults.planted import behaviours as b
+from tests.faults.planted.patches import Behaviour, Patch, Statement, put_in
+from workflows import scheduler
+
+NOTHING = "-"
+"""In place of a bug's name: the same without one."""
+
+CHAOS = "chaos"
+"""In place of cases: the short run of the chaos tier, with other seeds until it is caught."""
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A mistake.
+
+    Attributes:
+        mistake: What somebody did, in a line. patches: How it is planted, in every process of a run.
+        tier: Cases of the crash matrix, see `tier.py`; or `CHAOS`.
+        shown_by: Invariants; a run that reports none of them has missed it.
+        by_submitter: It is one of submitters, which the chaos tier's own process is.
+        disarms: SQL of the owner, in that run's database only: takes away what would refuse the bug before anybody
+            sees it, and puts it back afterwards.
+    """
+
+    name: str
+    mistake: str
+    patches: tuple[Patch, ...]
+    tier: tuple[str, ...] | str
+    shown_by: tuple[str, ...]
+    disarms: tuple[str, ...] = ()
+    by_submitter: bool = False
+
+
+_GUARD = ("ALTER TABLE task DISABLE TRIGGER guard_task", "ALTER TABLE task ENABLE TRIGGER guard_task")
+_UNGUARDED = (
+    "task_id = %(task_id)s AND locked_by = %(locked_by)s AND (run_id IS NULL OR run_id = %(run_id)s)",
+    "task_id = %(task_id)s",
+)
+_FROM_COMPLETED = (
+    "AND c.state IN ('Logged', 'Undoing', 'Failed')",
+    "AND c.state IN ('Logged', 'Undoing', 'Failed') AND EXISTS (SELECT 1 FROM step AS k WHERE"
+    " k.task_id = c.task_id AND k.name = c.step AND k.state IN ('Completed', 'Undoing', 'UndoFailed'))",
+)
+
+BUGS = (
+    # --- calls ------------------------------------------------------------------------------------------------
+    Bug(
+        "no_fence",
+        "every call carries the same fencing token, so that no service can tell a zombie's call",
+        (Behaviour(Agents, "_call", b.with_token_of_first_attempt),),
+        ("order: after:claim",),
+        ("calls_are_made_in_their_time",),
+    ),
+    Bug(
+        "no_barrier",
+        "undo asks what is there and takes that back; what comes later finds no tombstone",
+        (Behaviour(Call, "undo", b.undoing_only_what_is_there),),
+        ("order undone in mid-charge",),
+        ("compensated_has_no_effect",),
+    ),
+    Bug(
+        "key_per_attempt",
+        "the idempotency key is made anew by each attempt",
+        (Behaviour(Agents, "_call", b.with_key_of_attempt),),
+        ("order: after:call:charge",),
+        ("effect_is_there_at_most_once",),
+    ),
+    Bug(
+        "retry_in_two_layers",
+        "the HTTP client retries by itself, below the loop that counts the budget",
+        (Behaviour(Call, "_exchange", b.retrying_below_the_budget),),
+        ("service out of calls: before:give_up:stock",),
+        ("calls_stay_within_what_was_granted",),
+    ),
+    Bug(
+        "silence_taken_for_success",
+        "a call that got no good answer is taken for done",
+        (Behaviour(Agents, "perform", b.taking_silence_for_success),),
+        ("service out of calls: before:give_up:stock",),
+        ("processed_has_every_effect",),
+    ),
+    Bug(
+        "wall_clock_in_worker",
+        "the deadline is an instant on the worker's own clock, which is an hour behind",
+        (Behaviour(Agents, "_call", b.with_deadline_on_wall_clock),),
+        ("order: after:claim",),
+        ("no_call_has_more_time_than_its_step",),
+    ),
+    # --- boundaries -------------------------------------------------------------------------------------------
+    Bug(
+        "no_holder_guard",
+        "a boundary is written by whoever knows the task's id",
+        (
+            Statement("advance", *_UNGUARDED),
+            Statement("advance", "AND s.state = 'Running' AND s.epoch = held.epoch", "AND s.state = 'Running'"),
+        ),
+        ("order overtaken",),
+        ("only_the_holder_moves_it",),
+    ),
+    Bug(
+        "blind_retry_after_lost_commit",
+        "a boundary that was not acknowledged is written again, without a look at what the row says",
+        (
+            Statement(
+                "advance",
+                "AND s.name = %(done)s AND s.state = 'Running' AND s.epoch",
+                "AND s.name = %(done)s AND s.epoch",
+            ),
+        ),
+        ("order whose commits are not acknowledged",),
+        ("finished_work_is_not_repeated",),
+    ),
+    Bug(
+        "terminal_overwritten_by_late_response",
+        "an answer that comes late finishes the task, whatever became of it meanwhile",
+        (
+            Statement(
+                "late_answer",
+                "UPDATE task AS t SET",
+                "UPDATE task AS t SET state = 'Processed', locked_by = NULL, run_id = NULL, complete_by = NULL,",
+            ),
+        ),
+        ("order undone in mid-charge",),
+        ("state_changes_are_legal",),
+        _GUARD,
+    ),
+    Bug(
+        "log_after_effect",
+        "the undo of a step is logged once the step is done, not before it is begun",
+        (
+            Statement("advance", "WHERE %(undo_action)s::text IS NOT NULL", "WHERE false"),
+            Behaviour(StateStore, "advance", b.logging_undo_after_the_effect),
+        ),
+        ("order declined: after:claim",),
+        ("undo_log_fits_the_steps",),
+    ),
+    Bug(
+        "reservation_not_taken",
+        "beginning a step looks at the budget, and takes nothing out of it",
+        (
+            Statement(
+                "advance",
+                "budget_left = s.budget_left - least(s.budget_left, %(allowance)s)",
+                "budget_left = s.budget_left",
+            ),
+        ),
+        ("order: after:claim",),
+        ("budgets_are_not_overdrawn", "calls_stay_within_what_was_granted"),
+        (
+            "ALTER TABLE step DROP CONSTRAINT budget_is_not_overdrawn",
+            "ALTER TABLE step ADD CONSTRAINT budget_is_not_overdrawn CHECK (budget_left BETWEEN 0 AND budget)",
+        ),
+    ),
+    Bug(
+        "budget_returned_on_crash",
+        "what a dead attempt had reserved is given back, as if it had made no call",
+        (
+            Statement(
+                "advance",
+                "budget_left = s.budget_left - least(s.budget_left, %(allowance)s)",
+                "budget_left = s.budget_left + s.reserved - least(s.budget_left, %(allowance)s)",
+            ),
+        ),
+        ("service out of calls: before:give_up:stock",),
+        ("calls_stay_within_what_was_granted",),
+    ),
+    Bug(
+        "step_begun_before_its_time",
+        "a step begins beside the one that it comes after",
+        (Behaviour(scheduler._Attempt, "_ready", b.beginning_side_by_side),),
+        ("order: after:claim",),
+        ("steps_begin_in_their_order",),
+    ),
+    Bug(
+        "event_missing",
+        "the last boundary writes no event",
+        (Statement("advance", "FROM moved, held", "FROM moved, held WHERE moved.state <> 'Processed'"),),
+        ("order: after:complete:confirm",),
+        ("events_are_numbered_without_a_gap",),
+        ("ALTER TABLE task DISABLE TRIGGER check_event", "ALTER TABLE task ENABLE TRIGGER check_event"),
+    ),
+    Bug(
+        "release_counts_a_failure",
+        "a task that is only given back is counted as one that failed",
+        (
+            Statement(
+                "release", "locked_by = NULL, run_id", "failure_count = t.failure_count + 1, locked_by = NULL, run_id"
+            ),
+        ),
+        ("undo run cancelled: after:release",),
+        ("failures_are_counted_once",),
+    ),
+    Bug(
+        "claim_without_epoch",
+        "a claim takes the task and numbers no attempt",
+        (Statement("claim", "t.epoch + 1", "t.epoch"),),
+        ("order: after:complete:confirm",),
+        ("epochs_rise_by_one_with_each_claim", "tokens_never_fall"),
+        _GUARD,
+    ),
+    # --- undo -------------------------------------------------------------------------------------------------
+    Bug(
+        "forward_order_compensation",
+        "steps are undone in the order in which they were done",
+        (
+            Statement("snapshot", "ORDER BY c.seq DESC", "ORDER BY c.seq"),
+            Statement("undo_advance", "ORDER BY c.seq DESC\n    LIMIT 1", "ORDER BY c.seq\n    LIMIT 1"),
+        ),
+        ("order cancelled: after:undo_complete:stock",),
+        ("undo_runs_in_reverse", "ledgers_show_undo_in_reverse"),
+    ),
+    Bug(
+        "swallow_compensation_failure",
+        "an undo that was refused is logged, and passed over",
+        (Behaviour(Bookkeeping, "_refuse", b.swallowing_refused_undo),),
+        ("undo refused for good",),
+        ("compensated_has_no_effect", "money_adds_up"),
+    ),
+    Bug(
+        "unknown_outcome_not_undone",
+        "only steps that are Completed are undone",
+        (Statement("snapshot", *_FROM_COMPLETED), Statement("undo_advance", *_FROM_COMPLETED)),
+        ("order declined: after:claim",),
+        ("compensated_is_undone",),
+    ),
+    # --- the Supervisor ---------------------------------------------------------------------------------------
+    Bug(
+        "count_without_condition",
+        "every expiry is counted as a failure, whether a step had failed or not",
+        (Statement("recover", "CASE WHEN jsonb_array_length(x.failed_steps) > 0 THEN 1 ELSE 0 END", "1"),),
+        ("order cancelled: after:claim",),
+        ("failures_are_counted_once",),
+    ),
+    Bug(
+        "no_expired_recheck",
+        "the Supervisor writes what it decided, without another look at who holds the task by then",
+        (
+            Statement(
+                "recover",
+                "t.locked_by = d.locked_by AND t.complete_by = d.complete_by AND t.complete_by <= clock_timestamp()",
+                "t.locked_by IS NOT NULL",
+            ),
+            Behaviour(Supervision, "recover", b.pausing_before_it_writes),
+        ),
+        ("order undone while it expires",),
+        ("expiry_ends_the_hold_that_it_names",),
+        _GUARD,
+    ),
+    Bug(
+        "second_sweep_counts_twice",
+        "a page that is carried out again counts the failures of its steps again",
+        (
+            Statement(
+                "recover",
+                "FROM expired AS x\n    WHERE s.task_id = x.task_id AND",
+                "FROM decision AS x\n    WHERE s.task_id = x.task_id AND",
+            ),
+            Behaviour(Supervision, "recover", b.recovering_twice),
+        ),
+        ("order that can't be confirmed",),
+        ("step_failures_have_their_events",),
+    ),
+    Bug(
+        "alert_missing",
+        "a task goes to Error, and nobody is told",
+        (Statement("fail", "FROM moved WHERE state = 'Error'", "FROM moved WHERE false"),),
+        ("order not shipped: after:fail:ship",),
+        ("what_needs_a_person_has_an_alert",),
+    ),
+    # --- submission -------------------------------------------------------------------------------------------
+    Bug(
+        "ack_before_commit",
+        "the submission is acknowledged, and its business record written behind that",
+        (Behaviour(Orders, "create", b.writing_behind_the_acknowledgement),),
+        ("submitter: after:admit",),
+        ("acknowledged_task_is_there",),
+    ),
+    Bug(
+        "dedupe_by_body",
+        "a submission with a content that was seen before is taken for a repetition",
+        (Behaviour(SubmissionDesk, "submit", b.taking_the_same_content_for_the_same_task),),
+        ("submitter: before:admit", "submitter: before:create_record"),
+        ("acknowledged_task_is_there",),
+    ),
+    Bug(
+        "last_writer_wins",
+        "a submission that contradicts the record overwrites it",
+        (Behaviour(SubmissionDesk, "_conflict", b.letting_the_last_writer_win),),
+        ("order contradicted afterwards",),
+        ("begun_task_has_its_business_record",),
+    ),
+    Bug(
+        "cap_outside_the_transaction",
+        "the caps are looked at first, and the task is inserted afterwards",
+        (Behaviour(Intake, "admit", b.counting_before_the_insert),),
+        CHAOS,
+        ("admission_caps_held",),
+        by_submitter=True,
+    ),
+    # --- Temporal ---------------------------------------------------------------------------------------------
+    Bug(
+        "changed_without_a_version",
+        "the workflow's commands were changed while its runs are open",
+        (Behaviour(scheduler, "queued_options", b.naming_activities_anew),),
+        CHAOS,
+        ("history_replays",),
+    ),
+)
+
+UNSEEN = (
+    Bug(
+        "breaker_ignored",
+        "a step begins although the breaker of its service is open: no event and no ledger says so afterwards",
+        (
+            Statement("advance", "AND NOT is_blocked(s.service, s.task_id)", ""),
+            Statement(
+                "claim", "OR NOT is_blocked(next_service(t.task_id, t.state = 'Compensating'), t.task_id)", "OR true"
+            ),
+        ),
+        ("order whose service is out",),
+        (),
+    ),
+    Bug(
+        "holder_without_run_id",
+        "a run that was made by reset holds the task as well: events name the attempt, not the run that wrote",
+        (
+            Statement("advance", "AND (run_id IS NULL OR run_id = %(run_id)s)", ""),
+            Behaviour(Snapshot, "is_held_by", b.knowing_the_attempt_only),
+        ),
+        ("order whose run is reset",),
+        (),
+    ),
+    Bug(
+        "late_answer_dropped",
+        "an answer that came too late leaves no mark: that one came is known to nobody else",
+        (Behaviour(StateStore, "note_late", b.dropping_it),),
+        ("order overtaken",),
+        (),
+    ),
+)
+"""Bugs that no invariant shows, and why: what is missing is on record nowhere."""
+
+
+def named(name: str) -> Bug:
+    """The bug of that name; KeyError if there is none."""
+    return {bug.name: bug for bug in (*BUGS, *UNSEEN)}[name]
+
+
+def planted() -> Bug | None:
+    """The bug that this process is asked to have, by `PLANT`."""
+    return named(name) if (name := os.environ.get("PLANT")) else None
+
+
+def plant() -> None:
+    """Put that bug into this process, for good; nothing, if it is not asked for."""
+    if bug := planted():
+        put_in(bug.patches)

@@ -1,0 +1,152 @@
+"""What the crash matrix does not play: nobody dies here, but somebody is slow, is overtaken, or is not answered.
+
+Each runs on a lane of the matrix, as its own cases do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
+
+from domain.states import EventKind, TaskState
+from tests.conftest import ORDER, eventually
+from tests.faults.lane import Run
+from tests.faults.proxy import Cut
+from tests.faults.scenarios import ORDERED, Scenario
+
+FIRST_TASK_DONE = 4
+"""The event with which the first workflow task of a run completes: where a reset goes back to."""
+
+
+async def undone_in_mid_charge(run: Run) -> None:
+    """The service has taken the charge, and carries it out after the task was undone."""
+    run.fault("payments", "latency", latency_ms=4_000, times=1, match={"undo": False})
+    await run.submit(ORDER)
+    await run.called("payments")
+    await run.ask_undo()
+    await run.reached(TaskState.COMPENSATED)
+    await _heard(run, EventKind.LATE_ANSWER)
+
+
+async def overtaken_while_it_waits(run: Run) -> None:
+    """Its deadline passes while the service is slow; the next attempt asks for it when the answer comes."""
+    run.fault("stock", "latency", latency_ms=3_000, times=2)
+    await run.submit(ORDER)
+    await run.called("stock")
+    run.lane.expire(run.task_id)
+    await run.reached(TaskState.PROCESSED)
+
+
+async def undone_while_it_expires(run: Run) -> None:
+    """The Supervisor has read that it expired; before it writes, undo is asked for, and is at work."""
+    run.fault("stock", "latency", latency_ms=1_500, times=1, match={"undo": False})
+    run.fault("stock", "latency", latency_ms=3_000, times=1, match={"undo": True})
+    await run.submit(ORDER)
+    await run.called("stock")
+    last = _newest_sweep(run)
+    run.lane.expire(run.task_id)
+    await eventually(lambda: _swept_since(run, last))
+    await run.ask_undo()
+    await eventually(lambda: _has_settled(run), within_s=40)
+
+
+async def not_acknowledged(run: Run) -> None:
+    """At every boundary of its life the acknowledgements of some commits are lost."""
+    services = ("stock", "payments", "shipping", "mail")
+    for service in services:
+        run.fault(service, "latency", latency_ms=400, times=1, match={"undo": False})
+    await run.submit(ORDER)
+    for service in services:
+        await run.called(service)
+        run.world.proxies["postgres"].arm(Cut.AFTER_COMMIT, 10)
+    await run.reached(TaskState.PROCESSED)
+    run.world.proxies["postgres"].heal()
+
+
+async def service_out(run: Run) -> None:
+    """A service fails until its breaker opens."""
+    run.fault("stock", "error", times=6, match={"undo": False})
+    await run.submit(ORDER)
+    await run.reached(TaskState.PROCESSED)
+
+
+async def reset_in_mid_charge(run: Run) -> None:
+    """Somebody resets its run in Temporal, while a service is slow."""
+    run.fault("payments", "latency", latency_ms=2_000, times=1, match={"undo": False})
+    await run.submit(ORDER)
+    await run.called("payments")
+    client = run.world.client
+    await client.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace=client.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=(await run.page()).task.locked_by or ""),
+            reason="a play",
+            request_id=run.task_id,
+            workflow_task_finish_event_id=FIRST_TASK_DONE,
+        )
+    )
+    await run.reached(TaskState.PROCESSED)
+
+
+async def contradicted_afterwards(run: Run) -> None:
+    """An order that is submitted again with other content, when it is Processed."""
+    await run.submit(ORDER)
+    await run.reached(TaskState.PROCESSED)
+    await run.submit_by_process({**ORDER, "currency": "USD"}, expected="Conflict")
+
+
+async def undo_refused(run: Run) -> None:
+    """An undo that its service refuses, whatever comes of that."""
+    await run.submit(ORDER)
+    await run.reached(TaskState.PROCESSED)
+    run.fault("payments", "refuse", match={"undo": True})
+    await run.ask_undo()
+    await eventually(lambda: _has_settled(run))
+
+
+async def not_confirmed(run: Run) -> None:
+    """The last service is out, until the Supervisor has the order undone."""
+    run.fault("mail", "error")
+    await run.submit(ORDER)
+    await run.reached(TaskState.COMPENSATED)
+
+
+_C, _P = TaskState.COMPENSATED, TaskState.PROCESSED
+_KEPT = {"stock": 1, "payments": 1, "mail": 1}
+
+PLAYS = (
+    Scenario("order undone in mid-charge", undone_in_mid_charge, _C, {}),
+    Scenario("order overtaken", overtaken_while_it_waits, _P, ORDERED),
+    Scenario("order undone while it expires", undone_while_it_expires, _C, {}),
+    Scenario("order whose commits are not acknowledged", not_acknowledged, _P, ORDERED),
+    Scenario("order that can't be confirmed", not_confirmed, _C, {}),
+    Scenario("order whose service is out", service_out, _P, ORDERED),
+    Scenario("order whose run is reset", reset_in_mid_charge, _P, ORDERED),
+    Scenario("order contradicted afterwards", contradicted_afterwards, _P, ORDERED),
+    Scenario("undo refused for good", undo_refused, TaskState.COMPENSATION_FAILED, _KEPT),
+)
+
+
+async def _has_settled(run: Run) -> bool:
+    return (await run.page()).task.state.is_settled
+
+
+async def _heard(run: Run, kind: EventKind) -> None:
+    async def heard() -> bool:
+        return any(e.kind == kind for e in (await run.page()).events)
+
+    await eventually(heard)
+
+
+def _newest_sweep(run: Run) -> int:
+    with psycopg.connect(run.world.owner) as connection:
+        row = connection.execute("SELECT coalesce(max(id), 0) FROM sweep").fetchone()
+    return int(row[0]) if row else 0
+
+
+async def _swept_since(run: Run, last: int) -> bool:
+    """Whether a sweep has begun after those that were there; its page is read right behind that."""
+    return await asyncio.to_thread(_newest_sweep, run) > last

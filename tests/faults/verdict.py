@@ -1,0 +1,267 @@
+"""What a run with faults came to: passed, failed (something does not hold), or invalid (too little has happened)."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from enum import IntEnum
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx
+import psycopg
+
+from audit.judge import Violation
+from audit.load import open_loader
+from audit.picture import Terms
+from audit.run import Findings, audit
+from audit.witnesses import Answers, Caps, Ledgers
+from cli.audit import read_runs
+from domain.messages import Json
+from domain.states import TaskState
+from pipelines.order import Order
+from tests.conftest import ROOT
+from tests.faults.faults import Injector
+from tests.faults.histories import Histories, replay
+from tests.faults.workload import Traffic
+from tests.faults.world import World, without_duplicates
+
+_NETWORK = timedelta(seconds=15)
+"""So much later than it was sent a call may arrive, by the faults that there are."""
+
+
+class Code(IntEnum):
+    """Exit codes of a run."""
+
+    PASSED = 0
+    VIOLATED = 1
+    INVALID = 2
+
+
+@dataclass(frozen=True)
+class Guards:
+    """What must have happened for a run to say anything.
+
+    Attributes:
+        tasks, faults: So many at least. processed, compensated: Shares of the tasks that ended so, at least.
+        seen: How often each kind of fault must have had a visible effect.
+    """
+
+    tasks: int
+    faults: int
+    seen: int
+    processed: float = 0.4
+    compensated: float = 0.1
+
+
+@dataclass
+class Figures:
+    """Everything that was counted.
+
+    Attributes:
+        kinds: By kind of fault, how often it was done, and how often it was seen.
+        ends: How often workers ended by themselves, by exit code.
+        fenced: Calls that a service refused to an attempt that was overtaken; barred: to an original after its undo.
+        overtaken: Attempts that a killed or paused worker held, and that the Supervisor took from it.
+    """
+
+    tasks: int = 0
+    states: dict[str, int] = field(default_factory=dict)
+    answers: dict[str, int] = field(default_factory=dict)
+    faults: int = 0
+    kinds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    ends: dict[str, int] = field(default_factory=dict)
+    events: dict[str, int] = field(default_factory=dict)
+    runs: dict[str, int] = field(default_factory=dict)
+    replayed: int = 0
+    calls: dict[str, int] = field(default_factory=dict)
+    fenced: int = 0
+    barred: int = 0
+    tombstones: int = 0
+    overtaken: int = 0
+    checks: int = 0
+    money: Json = field(default_factory=dict)
+    settled_after_s: float = 0.0
+
+
+@dataclass
+class Verdict:
+    """Violations, what did not happen, and the figures."""
+
+    figures: Figures
+    violations: list[Violation]
+    gaps: list[str]
+
+    @property
+    def code(self) -> Code:
+        """Violations weigh more than what is missing."""
+        if self.violations:
+            return Code.VIOLATED
+        return Code.INVALID if self.gaps else Code.PASSED
+
+    def as_json(self) -> Json:
+        """All of it."""
+        return {
+            "figures": asdict(self.figures),
+            "violations": [asdict(v) for v in self.violations],
+            "gaps": self.gaps,
+        }
+
+    def lines(self) -> Iterator[str]:
+        """All of it, for people."""
+        yield "\nmachine: " + ", ".join(f"{k} {v}" for k, v in machine().items())
+        yield f"\n{'fault':<34}{'done':>6}{'seen':>6}"
+        yield from (f"{kind:<34}{done:>6}{seen:>6}" for kind, (done, seen) in self.figures.kinds.items())
+        yield ""
+        yield from (f"{k:<16}{v}" for k, v in asdict(self.figures).items() if k != "kinds")
+        yield ""
+        yield from (f"VIOLATION  {v.task_id}  {v.invariant}: {v.text}" for v in self.violations)
+        yield from (f"MISSING    {gap}" for gap in self.gaps)
+        yield f"{self.code.name.lower()}: {len(self.violations)} violations, {len(self.gaps)} gaps"
+
+
+async def judge(
+    world: World, traffic: Traffic, injector: Injector, guards: Guards, random: Random, replayed: int
+) -> Verdict:
+    """Let everybody bear witness, and look at what happened at all. `replayed`: histories, at most."""
+    figures = Figures()
+    terms = Terms(
+        detection_delay=2 * world.direct.sweep_interval, claim_delay=timedelta(seconds=30), network_bound=_NETWORK
+    )
+    state, orders = (x.get_secret_value() for x in (world.direct.database_url, world.direct.orders_url))
+    async with open_loader(state, orders, terms, timedelta(seconds=30)) as loader:
+        ledgers = without_duplicates(await loader.ledgers(world.simulators.url), world.proxies["services"].duplicated)
+        found = await audit(
+            loader,
+            None,
+            ledgers,
+            runs=await read_runs(world.client, loader),
+            answers=Answers.of(traffic.answers),
+            caps=Caps(in_flight=world.direct.max_in_flight, pending=world.direct.max_pending),
+        )
+    histories = await replay(world.client, random, replayed)
+    violations = [
+        *found.violations,
+        *(Violation("history_replays", w, text) for w, text in histories.diverged.items()),
+        *_undone(world, traffic),
+        *_money(world, traffic, figures),
+    ]
+    _count(figures, world, traffic, injector, found, histories, ledgers)
+    return Verdict(figures, violations, list(missing(figures, guards)))
+
+
+def missing(figures: Figures, guards: Guards) -> Iterator[str]:
+    """What did not happen, or not often enough, for the run to say anything."""
+    if figures.tasks < guards.tasks:
+        yield f"{figures.tasks} tasks, at least {guards.tasks} were wanted"
+    if figures.faults < guards.faults:
+        yield f"{figures.faults} faults, at least {guards.faults} were wanted"
+    for state, share in ((TaskState.PROCESSED, guards.processed), (TaskState.COMPENSATED, guards.compensated)):
+        if figures.states.get(state, 0) < share * figures.tasks:
+            yield f"{figures.states.get(state, 0)} tasks are {state}, at least {share:.0%} were wanted"
+    for kind, (done, seen) in figures.kinds.items():
+        if seen < guards.seen:
+            yield f"{kind}: done {done} times, seen {seen} times, at least {guards.seen} were wanted"
+    for name, count in (
+        ("zombie's write or call was refused", figures.fenced + figures.runs.get("Superseded", 0)),
+        ("original that came after its undo was refused", figures.barred),
+        ("answer that came too late was kept", figures.events.get("late_answer", 0)),
+        ("attempt of a killed or paused worker was taken over", figures.overtaken),
+        ("submission was refused for a cap", figures.answers.get("refused", 0)),
+        ("conflict was answered", figures.answers.get("conflict", 0)),
+    ):
+        if not count:
+            yield f"no {name}"
+
+
+def machine() -> Json:
+    """What it ran on, and which commit ran."""
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=12"],  # noqa: S607 (whichever git there is)
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.strip()
+    cpus = [x for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")]
+    return {
+        "cpus": len(os.sched_getaffinity(0)),
+        "model": cpus[0].partition(": ")[2] if cpus else platform.machine(),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "commit": commit or "unknown",
+    }
+
+
+def _undone(world: World, traffic: Traffic) -> Iterator[Violation]:
+    """Whoever was told that undo is accepted gets it."""
+    ends = (TaskState.COMPENSATED, TaskState.COMPENSATION_FAILED)
+    rows = _rows(world, "SELECT task_id, state FROM task WHERE task_id = ANY(%s)", list(traffic.undone))
+    for task_id, state in rows:
+        if state not in ends:
+            yield Violation("undo_that_was_accepted_is_done", task_id, f"it is {state}")
+
+
+def _money(world: World, traffic: Traffic, figures: Figures) -> Iterator[Violation]:
+    """What customers have paid and not got back is what the Processed orders cost, by the submitters' own books."""
+    answer = httpx.get(f"{world.simulators.url}/control/summary", timeout=60).raise_for_status().json()
+    booked = answer["payments"]["money"]
+    rows = _rows(world, "SELECT task_id FROM task WHERE state = 'Processed' AND definition = 'order'")
+    records = {p.task_id: p.record for p in traffic.plans}
+    owed = sum(Order.model_validate(records[task_id]).total_minor for (task_id,) in rows)
+    kept = booked["charged_minor"] - booked["refunded_minor"]
+    open_ = sum(amount for (amount,) in _rows(world, _STILL_CHARGED))
+    figures.money = {k: booked[k] for k in ("charged_minor", "refunded_minor")} | {"owed_minor": owed}
+    figures.money["charged_to_unfinished_minor"] = open_
+    if kept != owed + open_:
+        yield Violation("money_adds_up", "*", f"kept {kept}, the Processed orders cost {owed}, others {open_}")
+
+
+_STILL_CHARGED = """
+SELECT (c.request ->> 'amount_minor')::bigint
+FROM task AS t
+INNER JOIN step AS s ON s.task_id = t.task_id AND s.name = 'charge' AND s.state = 'Completed'
+INNER JOIN compensation AS c ON c.task_id = t.task_id AND c.step = 'charge'
+WHERE t.state = 'Error'
+"""
+"""Orders that wait for a person with their charge done."""
+
+
+def _count(
+    figures: Figures,
+    world: World,
+    traffic: Traffic,
+    injector: Injector,
+    found: Findings,
+    histories: Histories,
+    ledgers: Ledgers,
+) -> None:
+    figures.tasks, figures.checks = found.tasks, found.checks
+    figures.states = dict(_rows(world, "SELECT state, count(*) FROM task GROUP BY state ORDER BY 2 DESC"))
+    figures.events = dict(_rows(world, "SELECT kind, count(*) FROM event GROUP BY kind ORDER BY 2 DESC"))
+    query = "SELECT count(*) FROM event WHERE kind = 'expired' AND detail ->> 'held_by' = ANY(%s)"
+    figures.overtaken = _rows(world, query, list(injector.holds))[0][0]
+    figures.answers = dict(Counter(a.verdict for a in traffic.answers))
+    figures.faults = sum(not s.failed for s in injector.strokes)
+    figures.kinds = injector.kinds_seen()
+    figures.ends = dict(injector.ends)
+    figures.runs, figures.replayed = dict(histories.ends.most_common()), histories.replayed
+    calls = Counter[str]()
+    for services in ledgers.by_task.values():
+        for ledger in services.values():
+            undone = {e.key for e in (*ledger.effects, *ledger.tombstones) if e.undone_at}
+            figures.tombstones += len(ledger.tombstones)
+            calls.update(c.outcome for c in ledger.calls)
+            figures.barred += sum(c.key in undone and c.outcome in ("stale_token", "undone") for c in ledger.calls)
+    figures.calls, figures.fenced = dict(calls.most_common()), calls["stale_token"]
+
+
+def _rows(world: World, query: str, *params: Any) -> list[tuple[Any, ...]]:
+    with psycopg.connect(world.owner) as connection:
+        return connection.execute(query, params).fetchall()

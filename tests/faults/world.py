@@ -1,0 +1,239 @@
+"""One whole stack for runs with faults: its own servers, services and workers, each of which can be hurt.
+
+Proxies stand before PostgreSQL, Temporal, the services and the callbacks; what the run itself asks goes past them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Any
+
+import psutil
+import psycopg
+from temporalio.client import Client
+
+from audit.judge import Violation
+from audit.load import Ledgers, open_loader
+from audit.picture import Ledger, Terms
+from audit.run import audit
+from domain.faults import Unreachable
+from domain.messages import Json, UndoRequest, UndoVerdict
+from domain.search_attributes import SEARCH_ATTRIBUTES
+from domain.states import SETTLED
+from pipelines import registry
+from runtime.embedded.ports import LOOPBACK, free_port
+from runtime.embedded.postgres import EmbeddedPostgres
+from runtime.embedded.temporal import EmbeddedTemporal
+from runtime.parts import Stores, open_stores
+from runtime.plugin import new_plugin
+from runtime.roles import Role
+from store.reads import Reads, open_reads
+from store.submission import Accepted
+from tests.conftest import Simulators, eventually
+from tests.faults.ground import SERVICES, make_databases, settings_at, simulator_process
+from tests.faults.nursery import Child, Nursery
+from tests.faults.parts import Server, Worker
+from tests.faults.proxy import Proxy
+from tests.workers import environment
+
+__all__ = ["SERVICES", "Submission", "World", "without_duplicates"]
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What a submitter asked and was told: `accepted`, `conflict`, `refused`, or `unknown` without an answer."""
+
+    task_id: str
+    pipeline: str
+    asked_at: datetime
+    answered_at: datetime
+    verdict: str
+    reason: str = ""
+
+
+class World:
+    """Use it with `async with`.
+
+    Args:
+        folder: For data, logs and sockets. workers: How many, each with `roles`.
+        proxied: Whether the workers go through the proxies. seed: Of the proxies' draws.
+        nursery: Forks the workers; the world's own if None.
+        variables: Further variables of every worker. settings: Over those of the world, which is impatient.
+
+    Attributes:
+        settings: Of a worker. direct: Of the run itself, past the proxies; owner: the state store, as its owner.
+        submissions: What was submitted, and what was answered.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        workers: int = 1,
+        roles: Sequence[Role] = tuple(Role),
+        proxied: bool = True,
+        nursery: Nursery | None = None,
+        seed: int = 0,
+        variables: Mapping[str, str] = MappingProxyType({}),
+        **settings: Any,
+    ) -> None:
+        self.folder, self._count, self._roles, self._nursery = folder, workers, roles, nursery
+        self._proxied = proxied
+        self._seed, self._variables, self._settings = seed, variables, settings
+        self._stack = AsyncExitStack()
+        self.submissions: list[Submission] = []
+        self.proxies: dict[str, Proxy] = {}
+
+    async def __aenter__(self) -> World:
+        async with AsyncExitStack() as stack:
+            await self._open(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+        left = [p for s in self.servers for p in s.seen if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+        assert not left, f"processes are left: {left}"
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        await self._start_servers(stack)
+        for name, port in self._ports().items():
+            http = name in ("services", "callbacks")
+            proxy = Proxy((LOOPBACK, port), http=http, seed=self._seed)
+            self.proxies[name] = await stack.enter_async_context(proxy)
+        self.owner = make_databases(self.postgres.part.dsn)
+        given = {"state_dir": self.folder, "callback_port": self._callback_port, **self._settings}
+        self.direct = settings_at(self._ports(), given)
+        ports = {name: proxy.port for name, proxy in self.proxies.items()} if self._proxied else self._ports()
+        self.settings = settings_at(ports, given)
+        self.stores: Stores = await stack.enter_async_context(open_stores(self.direct, size=4))
+        for definition in registry():
+            await self.stores.intake.publish(definition)
+        self.reads: Reads = await stack.enter_async_context(open_reads(self.direct.database_url.get_secret_value()))
+        self.client = await Client.connect(f"{LOOPBACK}:{self._ports()['temporal']}", plugins=[new_plugin()])
+        self.nursery = self._nursery or await stack.enter_async_context(Nursery())
+        self._environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith(("SAS_", "TEMPORAL_"))},
+            **environment(self.settings),
+            "TEMPORAL_ADDRESS": f"{LOOPBACK}:{ports['temporal']}",
+            "ROLES": ",".join(self._roles),
+            **self._variables,
+        }
+        self.workers = [Worker(n, self.nursery, self._environment, self.folder) for n in range(self._count)]
+        for worker in self.workers:
+            stack.push_async_callback(worker.kill)
+
+    async def _start_servers(self, stack: AsyncExitStack) -> None:
+        # Without fsync a crash of the machine would lose data, a crash of the server does not.
+        durable = {"synchronous_commit": "on", "full_page_writes": "on"}
+        postgres = EmbeddedPostgres(self.folder, durable=False, extra_settings=durable)
+        self.postgres = Server(postgres)
+        self.temporal = Server(EmbeddedTemporal(self.folder, ui_port=0, search_attributes=SEARCH_ATTRIBUTES))
+        self._services_port, self._callback_port = free_port(), free_port()
+        self.services = Server(simulator_process(self.folder, self._services_port))
+        self.servers = (self.postgres, self.temporal, self.services)
+        for server in self.servers:
+            stack.push_async_callback(server.stop)
+        await asyncio.gather(*(server.start() for server in self.servers))
+        self.simulators = Simulators(f"http://{LOOPBACK}:{self._services_port}")
+        stack.callback(self.simulators.close)
+
+    def _ports(self) -> dict[str, int]:
+        return {
+            "postgres": self.postgres.part.port,
+            "temporal": self.temporal.part.port,
+            "services": self._services_port,
+            "callbacks": self._callback_port,
+        }
+
+    # --- work -------------------------------------------------------------------------------------------------
+
+    def worker(self, number: int) -> Worker:
+        """One of the workers; none runs before it is started."""
+        return self.workers[number]
+
+    async def process(self, **more: str) -> Child:
+        """A process that is no worker: see `tests/faults/worker.py`."""
+        return await self.nursery.start({**self._environment, **more}, self.folder / "others.log")
+
+    async def submit(self, record: Json, task_id: str, pipeline: str = "order", **more: Any) -> Submission:
+        """Submit, and note what was answered."""
+        asked_at = datetime.now(UTC)
+        message = json.dumps({"task_id": task_id, "pipeline": pipeline, "record": record, **more})
+        try:
+            answer = await self.stores.desk.submit(self.stores.desk.parse(message))
+            verdict, reason = type(answer).__name__.lower(), "" if isinstance(answer, Accepted) else answer.reason
+            await self.stores.store.announce()
+        except Unreachable as error:
+            verdict, reason = "unknown", str(error)
+        return self.note(Submission(task_id, pipeline, asked_at, datetime.now(UTC), verdict, reason))
+
+    def note(self, submission: Submission) -> Submission:
+        """Note what a submitter was told."""
+        self.submissions.append(submission)
+        return submission
+
+    async def compensate(self, task_id: str, reason: str = "a test asks for it") -> UndoVerdict:
+        """Ask for undo."""
+        return await self.stores.store.request_undo(UndoRequest(task_id=task_id, requester="tests", reason=reason))
+
+    async def settle(self, within_s: float = 60, ids: Sequence[str] | None = None) -> None:
+        """Wait until every task, or those, is settled; stores out of reach are waited out.
+
+        Raises:
+            TimeoutError: Naming those that are not.
+        """
+        query = "SELECT task_id, state FROM task WHERE state <> ALL(%s) AND (%s::text[] IS NULL OR task_id = ANY(%s))"
+        wanted = None if ids is None else list(ids)
+        left: list[Any] = ["nobody was asked"]
+
+        async def settled() -> bool:
+            nonlocal left
+            with suppress(psycopg.OperationalError):
+                async with await psycopg.AsyncConnection.connect(self.owner, connect_timeout=2) as connection:
+                    left = await (await connection.execute(query, (list(SETTLED), wanted, wanted))).fetchall()
+            return not left
+
+        try:
+            await eventually(settled, within_s=within_s)
+        except TimeoutError:
+            raise TimeoutError(f"{len(left)} tasks are not settled after {within_s:g} s: {left[:5]}") from None
+
+    async def audit(self, ids: Sequence[str] | None = None) -> list[Violation]:
+        """Every invariant of all tasks, or of those, by the stores and the ledgers; and none acknowledged is lost."""
+        terms = Terms(detection_delay=3 * self.direct.sweep_interval)
+        state, orders = (x.get_secret_value() for x in (self.direct.database_url, self.direct.orders_url))
+        async with open_loader(state, orders, terms, timedelta(seconds=30)) as loader:
+            ledgers = without_duplicates(await loader.ledgers(self.simulators.url), self.proxies["services"].duplicated)
+            found = await audit(loader, ids, ledgers)
+        accepted = {s.task_id for s in self.submissions if s.verdict == "accepted"}
+        lost = sorted((accepted if ids is None else accepted & set(ids)) - found.seen)
+        return [*found.violations, *(Violation("acknowledged_task_is_there", t, "it is not") for t in lost)]
+
+
+def without_duplicates(ledgers: Ledgers, duplicated: Counter[str]) -> Ledgers:
+    """The ledgers with the calls marked that a proxy made out of others: no budget was spent on those."""
+    left = Counter(duplicated)
+
+    def marked(ledger: Ledger) -> Ledger:
+        calls = []
+        for call in ledger.calls:
+            twin = left[call.key] > 0
+            left[call.key] -= twin
+            calls.append(call.model_copy(update={"duplicate": call.duplicate or twin}))
+        return ledger.model_copy(update={"calls": calls})
+
+    by_task = {t: {s: marked(ledger) for s, ledger in found.items()} for t, found in ledgers.by_task.items()}
+    return replace(ledgers, by_task=by_task)
