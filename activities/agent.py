@@ -288,9 +288,9 @@ class Agents:
             if call.time_left < _LEAST_S:
                 return TimedOut(cause=f"the deadline came during call {call.sent}: {cause}", called=True)
             if call.left < 1:
-                return GaveUp(cause=f"{call.sent} calls made, last: {cause}")
+                return GaveUp(cause=f"{call.sent} calls made, last: {cause}", unknown=call.unknown)
             if wait > call.time_left - _LEAST_S:
-                return GaveUp(cause=f"no time for another call after {call.sent}, last: {cause}")
+                return GaveUp(cause=f"no time for another call after {call.sent}, last: {cause}", unknown=call.unknown)
             pause = min(pause * 2, _LONGEST_PAUSE_S)
             await self._wait(wait)
 

@@ -135,7 +135,7 @@ class Bookkeeping:
             case Refused():
                 return await self._refuse(hold, work, outcome)
             case GaveUp():
-                return await self._store.give_up(hold, work.step, outcome.cause)
+                return await self._store.give_up(hold, work.step, outcome.cause, unknown=outcome.unknown)
             case TimedOut():
                 return Report(end=End.DEADLINE_PASSED, cause=outcome.cause)
             case Overtaken():

@@ -86,10 +86,11 @@ class Refused(Message):
 
 
 class GaveUp(Message):
-    """The allowance was spent before the deadline."""
+    """The allowance was spent before the deadline. `unknown`: a call may have been done."""
 
     kind: Literal["gave_up"] = "gave_up"
     cause: str
+    unknown: bool = True
 
 
 class TimedOut(Message):

@@ -124,7 +124,7 @@ class Database:
         self._timeline = row["timeline"]
 
     def _refuses(self, timeline: int | None) -> str:
-        """Why a server is not to be used; empty if it may be. A promotion raises the timeline above the old primary's."""
+        """Why a server is not to be used; empty if it may be. A promotion raises the timeline above the old one."""
         if timeline is None:
             return "it is a read-only replica"
         if timeline < self._timeline:

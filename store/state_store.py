@@ -21,14 +21,6 @@ from store.database import Database, Params, query
 from store.snapshot import Snapshot, StepRow
 
 CHANNEL = "task_claimable"
-_ENDS = {
-    TaskState.PROCESSED: End.PROCESSED,
-    TaskState.COMPENSATED: End.COMPENSATED,
-    TaskState.COMPENSATION_FAILED: End.UNDO_FAILED,
-}
-"""How the attempt ends whose boundary was the task's last."""
-_SKIPPED = "the rest is undone; a person had skipped an entry"
-
 NOTIFY = f"SELECT pg_notify('{CHANNEL}', '')"
 
 
@@ -141,9 +133,13 @@ class StateStore:
             return Report(end=End.PERMANENT_FAULT, cause=str(error.get("message", "")))
         return _lost(after, hold)
 
-    async def give_up(self, hold: Hold, step: str, cause: str) -> Report:
-        """The allowance is spent: bring the task's deadline forward to now, so that the Supervisor need not wait."""
-        changed, after = await self._transition("give_up", {**hold.params, "step": step, "cause": cause})
+    async def give_up(self, hold: Hold, step: str, cause: str, *, unknown: bool = True) -> Report:
+        """The allowance is spent: bring the task's deadline forward to now, so that the Supervisor need not wait.
+
+        `unknown`: a call may have been done; the next attempt is told so.
+        """
+        params = {**hold.params, "step": step, "cause": cause, "unknown": unknown}
+        changed, after = await self._transition("give_up", params)
         if changed or await self._was_written(hold.task_id, EventKind.GAVE_UP, hold.locked_by):
             return Report(end=End.GAVE_UP, cause=cause)
         return _lost(after, hold)
@@ -332,8 +328,8 @@ class StateStore:
             return _unfinished(after, hold, done)
         about = done or (begin.step if begin else None)
         result = after.step(about).result if about else None
-        if (end := _ENDS.get(after.state)) is not None:
-            return Report(end=end, cause=_SKIPPED) if end is End.UNDO_FAILED else Report(end=end, result=result)
+        if (over := _ended(after, result, undo=undo)) is not None:
+            return over
         if not after.is_held_by(hold.locked_by, hold.run_id) or (after.time_left_s or 0) <= 0:
             return _lost(after, hold)
         if begin is None:
@@ -372,6 +368,14 @@ class StateStore:
 def _grant(step: StepRow) -> Grant:
     within_s = max(0.0, step.time_left_s or 0.0)
     return Grant(calls=step.reserved, within_s=within_s, unknown=step.unknown, key_age_s=step.key_age_s)
+
+
+def _ended(after: Snapshot, result: Json | None, *, undo: bool) -> Report | None:
+    """How the attempt ends whose boundary was the task's last; None if the task goes on."""
+    if undo and after.state is TaskState.COMPENSATION_FAILED:
+        return Report(end=End.UNDO_FAILED, cause="an entry could not be undone, or a person has skipped it")
+    ends = {TaskState.PROCESSED: End.PROCESSED, TaskState.COMPENSATED: End.COMPENSATED}
+    return Report(end=ends[after.state], result=result) if after.state in ends else None
 
 
 def _unfinished(after: Snapshot, hold: Hold, done: str) -> Report:

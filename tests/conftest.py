@@ -18,7 +18,8 @@ import httpx
 import psycopg
 import pytest
 from pydantic import SecretStr
-from temporalio.client import Client
+from temporalio.client import Client, ScheduleActionExecutionStartWorkflow
+from temporalio.service import RPCError
 
 from domain.states import StepState, TaskState
 from pipelines import registry
@@ -36,6 +37,7 @@ from store.reads import Reads, TaskPage, open_reads
 from store.submission import Verdict
 from store.supervision import Supervision
 from supervisor.activities import SupervisorActivities, SweepReport, sweep_once
+from supervisor.schedule import SCHEDULE_ID
 from tests.embedded_fixtures import postgres_server, temporal_server
 
 __all__ = ["postgres_server", "temporal_server"]
@@ -330,9 +332,21 @@ class Bench:
         return await sweep_once(self._supervisor, sweep_terms(self.settings))
 
 
+async def _no_schedule(client: Client) -> None:
+    """Nobody sweeps yet: what an earlier test has left to the server is gone."""
+    schedule = client.get_schedule_handle(SCHEDULE_ID)
+    with suppress(RPCError):
+        sweeping = (await schedule.describe()).info.running_actions
+        await schedule.delete()
+        for run in sweeping:
+            if isinstance(run, ScheduleActionExecutionStartWorkflow):
+                await client.get_workflow_handle(run.workflow_id).terminate()
+
+
 @pytest.fixture
 async def bench(settings: Settings, client: Client, databases: Databases) -> AsyncIterator[Bench]:
     """The application on fresh databases; no worker runs yet."""
+    await _no_schedule(client)
     async with AsyncExitStack() as stack:
         stores = await stack.enter_async_context(open_stores(settings))
         for definition in registry():

@@ -1,5 +1,6 @@
 -- The allowance is spent before the deadline: the holder brings the task's deadline forward to now, so that recovery
--- need not wait. The step stays as it is, and its own deadline too; the row looks like any other that expired.
+-- need not wait. The step stays as it is, and its own deadline too; the row looks like any other that expired. Unless a
+-- call may have been done, nothing stays reserved: the next attempt need not ask.
 WITH held AS MATERIALIZED (
     SELECT task_id, state, epoch, last_event
     FROM task
@@ -8,7 +9,7 @@ WITH held AS MATERIALIZED (
         AND state IN ('Processing', 'Compensating') AND complete_by > clock_timestamp()
 ),
 spent AS (
-    UPDATE step AS s SET gave_up = true FROM held WHERE s.task_id = held.task_id AND s.name = %(step)s
+    UPDATE step AS s SET gave_up = true, reserved = CASE WHEN %(unknown)s THEN s.reserved ELSE 0 END FROM held WHERE s.task_id = held.task_id AND s.name = %(step)s
 ),
 moved AS (
     UPDATE task AS t SET

@@ -55,8 +55,11 @@ async def test_attempt_that_wakes_after_its_replacement_changes_no_row(
         zombie.resume()
         await zombie.stop()
     after = await bench.page(task_id)
-    assert [e.number for e in after.events] == [e.number for e in before.events]
-    assert after.task == before.task
+    late = [e for e in after.events if e.kind == "late_answer"]
+    assert len(late) <= 1, "what it had to say is kept, and changes nothing"
+    assert [e for e in after.events if e not in late] == before.events
+    told = {"last_event": after.task.last_event, "updated_at": after.task.updated_at}
+    assert before.task.model_copy(update=told) == after.task
     assert simulators.live(task_id) == FULL
 
 

@@ -89,7 +89,7 @@ async def test_outage_of_one_service_under_load_is_bounded_and_recovery_is_paced
         backlog = asyncio.create_task(watch_backlog(bench, most))
         said = await _load(bench, task_id, OUTAGE_S)
         machines = accepted(said["provisioning"])
-        done = [t for t in await bench.reads.tasks(ids=machines) if t.state is TaskState.PROCESSED]
+        await bench.reads.wait_state(machines, frozenset({TaskState.PROCESSED}), timedelta(seconds=30))
         during = calls(simulators, accepted(said["order"]))
         simulators.heal()
         healed = datetime.now(UTC)
@@ -102,15 +102,15 @@ async def test_outage_of_one_service_under_load_is_bounded_and_recovery_is_paced
     released = await releases(bench, orders)
     pace = most_in_a_second(released)
     print(
-        f"outage {OUTAGE_S:g} s: {len(orders)} orders accepted, {len(refused)} refused, {len(machines)} machines of"
-        f" which {len(done)} done before it healed; most in flight {max(most)}; {len(during)} calls during the outage;"
+        f"outage {OUTAGE_S:g} s: {len(orders)} orders accepted, {len(refused)} refused, {len(machines)} machines"
+        f" done before it healed; most in flight {max(most)}; {len(during)} calls during the outage;"
         f" {len(released)} that waited were let go, {pace} in the busiest second at a pace of {PER_S:g};"
         f" the service received {peak} calls in its busiest second then"
     )
     assert refused, "the backlog reached its cap"
     assert all(v.retry_after > timedelta(0) for v in refused)
     assert max(most) <= IN_FLIGHT
-    assert len(done) >= len(machines) - 2, "what does not need the service went on"
+    assert len(machines) >= 3, "what does not need the service was taken, and went on"
     assert len(during) <= 3 * 16 + 3 * OUTAGE_S, "calls of those at work when it began, and of one probe at a time"
     assert pace <= PER_S + 2, "the pace, but for its jitter"
     assert peak <= PER_S + 2 + 16, "and beside those that waited no more than a worker has at work"

@@ -24,6 +24,7 @@ from time import monotonic
 import psycopg
 from psycopg.rows import dict_row
 
+from audit.judge import Violation
 from domain.messages import Json
 from domain.states import SETTLED
 from runtime.roles import Role
@@ -132,10 +133,19 @@ class Run:
                 plans = list(make_plans(self._random, options.tasks))
                 self._traffic = Traffic(self._world, stores, plans, self._stream())
                 self._injector = Injector(self._world, options.workers, sweeper, self._stream())
+                unsettled: list[Violation] = []
                 async with self._sampled():
-                    settled_after_s = await self._go()
+                    began = monotonic()
+                    try:
+                        settled_after_s = await self._go()
+                    except TimeoutError as error:
+                        settled_after_s = monotonic() - began
+                        unsettled.append(
+                            Violation("all_is_settled_in_time", "", str(error) or "tasks are refused still")
+                        )
             guards = Guards(options.tasks, options.faults, needed(options.least))
             verdict = await judge(self._world, self._traffic, self._injector, guards, self._stream(), options.replayed)
+        verdict.violations.extend(unsettled)
         verdict.figures.settled_after_s = round(settled_after_s, 1)
         return Report(options, started_at, verdict, self._series, self._injector.strokes)
 

@@ -181,7 +181,7 @@ SCENARIOS = (
         path=(*MADE, *call("name")[4:]),
         firsts=_BY_CALLBACK,
         once=(*MADE, *call("name")[4:]),
-        more=(*begun_later("", ("machine", "name")), *asked("address", "disk", "machine", "name")),
+        more=(*begun_later("", ("machine", "name")), *asked("address", "disk", "name")),
     ),
     Scenario(
         "machine whose name is taken",
