@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, TypeVar, get_type_hints
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from activities.http import body_of, exchange, fault_of_answer, fault_of_transport
+from activities.http import body_of, code_of, exchange, fault_of_answer, fault_of_transport
 from domain.faults import (
     AnswerTooLong,
     DefinitionError,
@@ -122,10 +122,13 @@ class Call:
         """Send the undo of a step: it names the keys of the original, all generations (F5)."""
         await self._send(path, {**body.model_dump(mode="json"), "keys": self.keys})
 
-    async def ask(self, path: str) -> tuple[int, Json] | None:
-        """Ask what became of something; None if the service does not know it. Counts as a call."""
+    async def ask(self, path: str, unknown: str) -> tuple[int, Json] | None:
+        """Ask what became of something; None if the service says 404 with the code `unknown`. Counts as a call.
+
+        Any other 404 is of a gateway or a wrong address, and says nothing.
+        """
         response = await self._exchange("GET", path, None)
-        if response.status_code == 404:
+        if response.status_code == httpx.codes.NOT_FOUND and code_of(response) == unknown:
             return None
         fault = fault_of_answer(response)
         if fault is not None:

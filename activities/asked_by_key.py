@@ -1,4 +1,4 @@
-"""Agents of services that say at `GET /operations/{key}` what became of a key (C15)."""
+"""Agents of services that say at `GET /operations/{key}` what became of a key; 404 `unknown_key`: never seen (C15)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class AskedByKey(Agent):
 
     async def find(self, call: Call) -> Found | None:
         """What became of the key. A state that is not known leaves the outcome unknown."""
-        answer = await call.ask(f"/operations/{quote(call.key, safe='')}")
+        answer = await call.ask(f"/operations/{quote(call.key, safe='')}", unknown="unknown_key")
         if answer is None:
             return None
         try:

@@ -6,6 +6,7 @@ longer its own. A boundary write is repeated by itself, never by repeating the c
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from datetime import timedelta
 from time import monotonic
@@ -35,6 +36,9 @@ from domain.messages import (
 from store.inbox import InboxStore
 from store.services import Services
 from store.state_store import Hold, StateStore
+
+_TAIL_S = 3.0
+"""What is written behind a boundary must not use up the time of the activity."""
 
 _CAME_LATE = frozenset({End.DEADLINE_PASSED, End.SUPERSEDED, End.UNDO_REQUESTED})
 """How a boundary ends whose answer came too late to count."""
@@ -110,12 +114,13 @@ class Bookkeeping:
     async def _write(self, hold: Hold, work: Work, outcome: Outcome) -> Report:
         """Write what came of a call; then, best effort, keep it if it came too late, and tell the service's breaker."""
         report = await self._boundary(hold, work, outcome)
-        with suppress(Unreachable):
-            if report.end in _CAME_LATE and isinstance(outcome, Completed | Refused | Overtaken):
-                answer = outcome.model_dump(mode="json")
-                await self._store.note_late(hold.task_id, work.step, answer, actor=hold.locked_by)
-            if work.request is not None:
-                await self._tell_breaker(work.request.service, work.task_id, outcome)
+        with suppress(Unreachable, TimeoutError):
+            async with asyncio.timeout(_TAIL_S):
+                if report.end in _CAME_LATE and isinstance(outcome, Completed | Refused | Overtaken):
+                    answer = outcome.model_dump(mode="json")
+                    await self._store.note_late(hold.task_id, work.step, answer, actor=hold.locked_by)
+                if work.request is not None:
+                    await self._tell_breaker(work.request.service, work.task_id, outcome)
         return report
 
     async def _tell_breaker(self, service: str, task_id: str, outcome: Outcome) -> None:

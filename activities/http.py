@@ -85,7 +85,7 @@ def fault_of_answer(response: httpx.Response) -> Fault | None:
         return None
     code, message = _said(response)
     default: type[Fault] = PermanentFault if 400 <= response.status_code < 500 else UnknownOutcome
-    kind = TransientFault if code in _TRANSIENT_CODES else _STATUS.get(response.status_code, default)
+    kind = UnknownOutcome if code in _TRANSIENT_CODES else _STATUS.get(response.status_code, default)
     text = f"{response.status_code} {code}: {message}"
     if kind is PermanentFault:
         return PermanentFault(code, text)
@@ -108,6 +108,11 @@ def body_of(response: httpx.Response) -> Json:
         raise UnknownOutcome(f"{response.status_code} with a body that is no JSON object")
     cleaned: Json = clean_json(body)
     return cleaned
+
+
+def code_of(response: httpx.Response) -> str:
+    """The service's own code of an error."""
+    return _said(response)[0]
 
 
 def _said(response: httpx.Response) -> tuple[str, str]:

@@ -26,7 +26,7 @@ from domain.definition import Registry
 from domain.faults import Unreachable
 from domain.ids import idempotency_key
 from domain.messages import Completed, Json, Outcome, OutcomeBox, Refused
-from domain.states import StepState
+from domain.states import StepState, TaskState
 from domain.text import clean_json
 from store.inbox import InboxStore
 from store.snapshot import Snapshot
@@ -171,8 +171,9 @@ async def _finish(handle: AsyncActivityHandle, outcome: Outcome) -> None:
 def _is_awaited(task: Snapshot, step: str, key: str) -> bool:
     """Whether an attempt waits for this answer, in time. If none does, the next one may still take it (C10)."""
     row = task.step(step)
+    at_work = task.state is TaskState.PROCESSING and row.state is StepState.RUNNING
     in_time = row.time_left_s is not None and row.time_left_s > 0
-    return row.state is StepState.RUNNING and in_time and key == _current_key(task, step)
+    return at_work and in_time and key == _current_key(task, step)
 
 
 def _current_key(task: Snapshot, step: str) -> str:

@@ -20,6 +20,9 @@ from domain.states import EventKind, StepState, TaskState, UndoState
 from store.database import Database, Params, query
 from store.snapshot import Snapshot, StepRow
 
+_BLOCKED = timedelta(seconds=1)
+"""Pause of a task whose holder met an open breaker; from then on the claim passes it over by itself."""
+
 CHANNEL = "task_claimable"
 NOTIFY = f"SELECT pg_notify('{CHANNEL}', '')"
 
@@ -358,7 +361,7 @@ class StateStore:
             return Report(result=step.result or {})
         if blocked:
             cause = f"step {step.name} waits: the breaker of its service is open"
-            return await self.release(hold, cause, called=False, delay=timedelta(0))
+            return await self.release(hold, cause, called=False, delay=_BLOCKED)
         left = step.undo_budget_left if finished is StepState.UNDONE else step.budget_left
         if left == 0:
             return await self.give_up(hold, step.name, f"step {step.name}: the budget of calls is spent")

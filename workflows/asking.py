@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,9 +26,9 @@ async def ask_for_undo(request: UndoRequest) -> str:
     try:
         verdict: Json = await workflow.execute_local_activity("request_undo", request, result_type=dict, **LOCAL)
     except FailureError as error:  # of a local activity its own error, not an ActivityError around it
-        if is_cancelled_exception(error):
-            raise
         await _hand_on(request)
+        if is_cancelled_exception(error):
+            raise asyncio.CancelledError from error
         return "handed_on"
     if verdict["verdict"] == "past_pivot":
         workflow.logger.warning(verdict["message"])

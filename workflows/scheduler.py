@@ -94,6 +94,7 @@ class Scheduler:
         except asyncio.CancelledError:
             await attempt.settle()
             await attempt.stand_aside()
+            await self._ask_late()
             raise
         raise AssertionError("an attempt ends by a report")
 
@@ -103,6 +104,8 @@ class Scheduler:
         if name == "compensate":
             if len(self._asked) < MOST_WAITING:
                 self._asked.append(read_request(args))
+            else:
+                workflow.logger.info("%s requests for undo wait already: one more is dropped", MOST_WAITING)
         else:
             workflow.logger.warning("signal %s is not known: only `compensate` is", name)
 

@@ -1,11 +1,14 @@
 -- Gives the right to probe an open service to one task that waits for it, once its pause is over, under a lease: of the
--- definitions that the caller has loaded, the one that has waited longest (C8).
+-- definitions that the caller has loaded, the one that has waited longest. While it is held in time, no other (C8).
 WITH due AS MATERIALIZED (
     SELECT v.name
     FROM service AS v
     WHERE
         v.state = 'open' AND v.forced IS NULL AND v.retry_at <= clock_timestamp()
         AND (v.probe_until IS NULL OR v.probe_until <= clock_timestamp())
+        AND NOT EXISTS (
+            SELECT 1 FROM task AS p WHERE p.task_id = v.probe_task AND p.complete_by > clock_timestamp()
+        )
     FOR UPDATE SKIP LOCKED
 ),
 chosen AS MATERIALIZED (

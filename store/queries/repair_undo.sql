@@ -27,9 +27,12 @@ entry AS (
     WHERE c.task_id = m.task_id AND c.seq = m.seq
 ),
 step_closed AS (
-    UPDATE step AS s SET state = 'Undone', reserved = 0, reservation = NULL, error = NULL
+    UPDATE step AS s SET
+        state = CASE WHEN %(target)s = 'ClosedByHand' THEN 'Undone' ELSE 'UndoFailed' END,
+        error = CASE WHEN %(target)s = 'ClosedByHand' THEN NULL ELSE s.error END,
+        reserved = 0, reservation = NULL, gave_up = false
     FROM movable AS m
-    WHERE s.task_id = m.task_id AND s.name = m.step AND %(target)s = 'ClosedByHand'
+    WHERE s.task_id = m.task_id AND s.name = m.step AND (%(target)s = 'ClosedByHand' OR s.state = 'Undoing')
 ),
 moved AS (
     UPDATE task AS t SET

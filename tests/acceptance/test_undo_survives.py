@@ -61,7 +61,7 @@ async def test_undo_whose_run_is_taken_away_in_any_entry_is_finished_by_another_
         ended = {s: await bench.settled_with_sweeps(t) for s, t in ids.items()}
         assert ended == dict.fromkeys(ids, TaskState.COMPENSATED)
     for service, task in ids.items():
-        assert (await bench.page(task)).task.epoch == 3
+        assert (await bench.page(task)).task.epoch >= 3
         await is_undone_once(bench, simulators, task, interrupted=service)
 
 
@@ -82,5 +82,5 @@ async def test_undo_whose_worker_is_killed_in_any_entry_is_finished_by_another(
     await bench.expire(task_id)
     async with bench.worker():
         assert await bench.settled_with_sweeps(task_id) is TaskState.COMPENSATED
-    assert (await bench.page(task_id)).task.epoch == 3
+    assert (await bench.page(task_id)).task.epoch >= 3
     await is_undone_once(bench, simulators, task_id, interrupted=interrupted)

@@ -115,6 +115,7 @@ async def test_one_task_at_a_time_probes_and_only_under_its_lease(store: StoreBe
     assert await claimable(store) == ["a"]
     assert await leased(store, "stock") == "a", "no second probe while the lease lasts"
     assert await claimable(store) == []
+    store.expire("a")
     store.owner("UPDATE service SET probe_until = clock_timestamp()")
     assert await leased(store, "stock") == "b", "the probe died: the next one is chosen"
     assert await claimable(store) == ["b"]
@@ -179,3 +180,36 @@ async def test_forced_closed_breaker_holds_nothing_back_however_many_attempts_fa
     await store.services.force("stock", "closed", requester="ada", reason="it lies")
     await open_breaker(store, "stock")
     assert await claimable(store) == ["t"]
+
+
+@pytest.mark.demand("C8")
+async def test_task_waits_if_any_of_its_steps_that_may_start_needs_an_open_service(store: StoreBench) -> None:
+    """A fork over two services: an attempt could not go on without the one that is out, whatever the order of steps."""
+    await store.submitted("t", "provisioning")
+    store.owner("UPDATE step SET service = 'disks' WHERE name = 'disk'")
+    await open_breaker(store, "disks")
+    assert await claimable(store) == []
+    assert await leased(store, "disks") == "t", "and it may be the one that probes"
+    assert await claimable(store) == ["t"]
+
+
+@pytest.mark.demand("C8")
+async def test_step_that_may_not_start_yet_keeps_nobody_from_those_before_it(store: StoreBench) -> None:
+    await store.submitted("t", "provisioning")
+    store.owner("UPDATE step SET service = 'machines' WHERE name = 'machine'")
+    await open_breaker(store, "machines")
+    assert await claimable(store) == ["t"]
+
+
+@pytest.mark.demand("C8")
+async def test_probe_that_takes_longer_than_its_lease_is_still_the_only_one_while_it_is_held(store: StoreBench) -> None:
+    for name in ("a", "b"):
+        await store.submitted(name)
+    await open_breaker(store, "stock")
+    assert await leased(store, "stock") == "a"
+    assert await claimable(store) == ["a"]
+    store.owner("UPDATE service SET probe_until = clock_timestamp()")
+    assert await leased(store, "stock") == "a"
+    assert await claimable(store) == []
+    await store.services.answered("stock", "a")
+    assert breaker(store, "stock")["state"] == "closed"

@@ -24,7 +24,7 @@ FAILURE_ROW = re.compile(r"^\| (\d+) \| [^|]+ \| [^|]+ \| (.+) \|$", re.MULTILIN
 NAMED_TEST = re.compile(r"`(test_\w+)`")
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 COMMAND = re.compile(r"\bstarter\.py ([a-z]\w*)")
-TARGET = re.compile(r"(?:`|^)make ([a-z]+)", re.MULTILINE)
+TARGET = re.compile(r"(?:`|^)make ([a-z-]+)", re.MULTILINE)
 FILE = re.compile(r"`((?:\w+/)+[\w.-]+\.(?:py|sql|sh|yml|jsonl|env))`")
 EXAMPLE = re.compile(r"^`((?:activities/agents|pipelines)/\w+\.py)`:\n\n```python\n(.*?)```$", re.MULTILINE | re.DOTALL)
 
@@ -42,7 +42,7 @@ def test_every_test_that_a_document_names_exists(document: Path) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_command_and_file_that_a_document_names_exists(document: Path) -> None:
     said = document.read_text(encoding="utf-8")
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     commands = {c.name or getattr(c.callback, "__name__", "") for c in app.registered_commands}
     assert set(COMMAND.findall(said)) <= commands
     assert set(TARGET.findall(said)) <= targets

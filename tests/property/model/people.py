@@ -63,8 +63,8 @@ def repair_undo(task: Task, *, step: str, to: UndoState) -> Answer:
         return Answer("no")
     calls_were_over = task.calls_are_over  # those of the step that is closed included
     entry.state = to
-    if closed:
-        found.state, found.reserved = _S.UNDONE, 0
+    if closed or found.state is _S.UNDOING:
+        found.state, found.reserved, found.gave_up = _S.UNDONE if closed else _S.UNDO_FAILED, 0, False
     task.failures = 0
     task.let_go(due=calls_were_over and not task.is_in_quarantine)
     task.move(_K.UNDO_REPAIRED, PERSON, _T.COMPENSATING)

@@ -149,7 +149,7 @@ def _not_begun(task: Task, hold: Hold, begin: str, finished: StepState) -> Answe
     if step.state is finished:
         return Answer(result=step.result or {})
     if task.is_blocked(begin, undo=undo):
-        return release(task, hold, step=None, called=False, delay_s=0)
+        return release(task, hold, step=None, called=False, delay_s=1)
     spent = step.undo_budget_left == 0 if undo else step.budget_left == 0
     return give_up(task, hold, step=begin) if spent else Answer(End.SUPERSEDED)
 

@@ -105,19 +105,6 @@ CREATE FUNCTION undo_from(task text) RETURNS timestamptz LANGUAGE sql VOLATILE A
     ))
 $$;
 
--- The remote service that the next attempt at a task needs first; null if it needs none.
-CREATE FUNCTION next_service(task text, undo boolean) RETURNS text LANGUAGE sql STABLE AS $$
-    SELECT CASE WHEN undo THEN (
-        SELECT split_part(c.action, '.', 1) FROM compensation AS c
-        WHERE c.task_id = task AND c.state IN ('Logged', 'Undoing', 'Failed')
-        ORDER BY c.seq DESC LIMIT 1
-    ) ELSE (
-        SELECT s.service FROM step AS s
-        WHERE s.task_id = task AND s.state <> 'Completed'
-        ORDER BY s.position LIMIT 1
-    ) END
-$$;
-
 -- Whether the circuit breaker of a service keeps this task from calling it: open, and not the one task that probes (C8).
 CREATE FUNCTION is_blocked(called text, task text) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT EXISTS (
@@ -129,6 +116,30 @@ CREATE FUNCTION is_blocked(called text, task text) RETURNS boolean LANGUAGE sql 
                 ELSE v.forced = 'open'
             END
     )
+$$;
+
+-- The remote service that the next attempt at a task needs first; null if it needs none. Of steps that may start side by
+-- side, one whose breaker is open: an attempt could not go on without it, so the task waits for that.
+CREATE FUNCTION next_service(task text, undo boolean) RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN undo THEN (
+        SELECT split_part(c.action, '.', 1) FROM compensation AS c
+        WHERE c.task_id = task AND c.state IN ('Logged', 'Undoing', 'Failed')
+        ORDER BY c.seq DESC LIMIT 1
+    ) ELSE (
+        SELECT s.service
+        FROM step AS s
+        INNER JOIN task AS t ON t.task_id = s.task_id
+        LEFT JOIN definition AS d ON d.name = t.definition AND d.version = t.version
+        WHERE
+            s.task_id = task AND s.state <> 'Completed'
+            AND NOT EXISTS (
+                SELECT 1 FROM step AS p
+                WHERE
+                    p.task_id = s.task_id AND p.state <> 'Completed'
+                    AND (d.policies #> ARRAY['steps', s.name, 'after']) ? p.name
+            )
+        ORDER BY is_blocked(s.service, s.task_id) DESC, s.position LIMIT 1
+    ) END
 $$;
 
 -- Seconds until number n of those that waited may go: their rate grows from nothing to `per_s` over `ramp_s`, and then
