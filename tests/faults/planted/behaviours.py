@@ -46,7 +46,7 @@ def with_deadline_on_wall_clock(real: Any) -> Any:
 
 def undoing_only_what_is_there(real: Any) -> Any:
     async def undo(self: Call, path: str, body: Any) -> None:
-        if await self.ask(f"/operations/{quote(self.keys[-1], safe='')}") is not None:
+        if await self.ask(f"/operations/{quote(self.keys[-1], safe='')}", "unknown_key") is not None:
             await real(self, path, body)
 
     return undo
