@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
 from copy import deepcopy
 from datetime import timedelta
 from typing import Any
@@ -16,7 +15,6 @@ from temporalio.client import Client
 
 from domain.messages import UndoRequest
 from runtime.dispatcher import Dispatcher
-from runtime.embedded.postgres import EmbeddedPostgres
 from runtime.embedded.temporal import EmbeddedTemporal
 from runtime.plugin import new_plugin
 from store.intake import Admitted, Caps, Full, Intake, NewTask
@@ -30,27 +28,9 @@ from tests.integration.store_bench import (
     StoreBench,
     begin,
     definition,
-    fresh_databases,
-    open_store_bench,
     order_digest,
     registry,
 )
-
-
-@pytest.fixture(scope="module")
-async def opened(templates: EmbeddedPostgres) -> AsyncIterator[StoreBench]:
-    """Both databases, of this file."""
-    with fresh_databases(templates) as databases:
-        async with open_store_bench(databases) as bench:
-            yield bench
-
-
-@pytest.fixture
-def store(opened: StoreBench) -> Iterator[StoreBench]:
-    """Both databases, empty."""
-    opened.empty()
-    yield opened
-    opened.empty()
 
 
 def desk(store: StoreBench, **caps: Any) -> SubmissionDesk:

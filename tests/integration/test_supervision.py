@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
@@ -28,7 +28,6 @@ from tests.integration.store_bench import (
     begin,
     definition,
     fresh_databases,
-    open_store_bench,
     undo,
 )
 from tests.integration.test_plans import CLOSED, STEPS, Planner, put
@@ -45,14 +44,6 @@ TERMS = SweepTerms(
     worker_gone_s=30,
 )
 WINDOW = timedelta(hours=1)
-
-
-@pytest.fixture(scope="module")
-async def opened(templates: EmbeddedPostgres) -> AsyncIterator[StoreBench]:
-    """The state store on databases of this file."""
-    with fresh_databases(templates) as databases:
-        async with open_store_bench(databases) as bench:
-            yield bench
 
 
 @pytest.fixture

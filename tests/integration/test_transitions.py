@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from itertools import combinations_with_replacement
 from typing import Any, Literal
@@ -13,32 +13,15 @@ import pytest
 
 from domain.messages import End, Report, UndoRequest
 from domain.states import StepState, TaskState
-from runtime.embedded.postgres import EmbeddedPostgres
 from store.database import Database
 from store.state_store import Hold, StateStore
 from store.supervision import ExpiredTask, Recovery
 from supervisor.decide import decide
-from tests.integration.store_bench import LOADED, RUN, StoreBench, begin, fresh_databases, open_store_bench, undo
+from tests.integration.store_bench import LOADED, RUN, StoreBench, begin, undo
 
 REFUSED = {"step": "stock", "code": "sold_out", "message": "there is none"}
 AT_ONCE = timedelta(0)
 WINDOW = timedelta(days=7)
-
-
-@pytest.fixture(scope="module")
-async def opened(templates: EmbeddedPostgres) -> AsyncIterator[StoreBench]:
-    """The state store on databases of this file."""
-    with fresh_databases(templates) as databases:
-        async with open_store_bench(databases) as bench:
-            yield bench
-
-
-@pytest.fixture
-def store(opened: StoreBench) -> Iterator[StoreBench]:
-    """The state store, empty."""
-    opened.empty()
-    yield opened
-    opened.empty()
 
 
 def asked(task_id: str, holder: str | None = None) -> UndoRequest:

@@ -1,0 +1,26 @@
+"""The state store by itself, for the tests of one file; one that needs it otherwise has fixtures of its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from runtime.embedded.postgres import EmbeddedPostgres
+from tests.integration.store_bench import StoreBench, fresh_databases, open_store_bench
+
+
+@pytest.fixture(scope="module")
+async def opened(templates: EmbeddedPostgres) -> AsyncIterator[StoreBench]:
+    """Both databases, of this file."""
+    with fresh_databases(templates) as databases:
+        async with open_store_bench(databases) as bench:
+            yield bench
+
+
+@pytest.fixture
+def store(opened: StoreBench) -> Iterator[StoreBench]:
+    """Both databases, empty."""
+    opened.empty()
+    yield opened
+    opened.empty()
