@@ -30,6 +30,12 @@ def undo_request_id(definition: str, task_id: str) -> str:
     return f"{definition}/{task_id}/undo"
 
 
+def undo_request_of(attempt: str) -> str:
+    """Workflow id of the `CompensationRequest` of an attempt's task."""
+    name, task_id, _ = attempt.split("/")
+    return undo_request_id(name, task_id)
+
+
 def parse_undo_request_id(workflow_id: str) -> tuple[str, str] | None:
     """`(definition, task_id)` of a `CompensationRequest` id, or None if it is not one."""
     parts = workflow_id.split("/")

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from pydantic import BaseModel
 from temporalio import activity
 from temporalio.client import Client
-from temporalio.service import RPCError
 
-from domain.ids import attempt_before
 from domain.states import TaskState
 from store.supervision import Recovery, Supervision
 from supervisor.decide import decide
+from supervisor.runs import end_runs
 
 _GIVEN_UP = (TaskState.ERROR, TaskState.COMPENSATION_FAILED)
-_REASON = "its task has expired, and it has not ended"
-_RPC = timedelta(seconds=2)
 
 
 class SweepTerms(BaseModel):
@@ -109,7 +105,8 @@ class SupervisorActivities:
         )
         decisions = [decide(task, counts=request.counts) for task in tasks]
         evicted = await self._recover(request, decisions) if decisions else []
-        await self._end(evicted, {d.task_id for d in decisions if d.target in _GIVEN_UP})
+        if self._client is not None:
+            await end_runs(self._client, evicted, {d.task_id for d in decisions if d.target in _GIVEN_UP})
         return PageReport(
             found=len(tasks),
             changed=len(evicted),
@@ -143,28 +140,6 @@ class SupervisorActivities:
             per_s=request.terms.recovery_per_s,
             ramp=timedelta(seconds=request.terms.recovery_ramp_s),
         )
-
-    async def _end(self, evicted: list[tuple[str, str]], given_up: set[str]) -> None:
-        """End the stale runs, best effort: fencing does not depend on it.
-
-        A run is cancelled, so that it can pass on what it was asked. One that kills its workers can't end by that, and
-        Temporal would hand it to one worker after another: it is terminated with the next eviction, or when its task
-        is given up (B9).
-        """
-        if self._client is None:
-            return
-        calls = []
-        for task_id, locked_by in evicted:
-            handle = self._client.get_workflow_handle(locked_by)
-            if task_id in given_up:
-                calls.append(handle.terminate(reason=_REASON, rpc_timeout=_RPC))
-            else:
-                calls.append(handle.cancel(rpc_timeout=_RPC))
-            if (before := attempt_before(locked_by)) is not None:
-                calls.append(self._client.get_workflow_handle(before).terminate(reason=_REASON, rpc_timeout=_RPC))
-        for result in await asyncio.gather(*calls, return_exceptions=True):
-            if isinstance(result, BaseException) and not isinstance(result, RPCError):
-                raise result
 
 
 async def sweep_once(activities: SupervisorActivities, terms: SweepTerms) -> SweepReport:

@@ -38,18 +38,14 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 async def test_payload_that_kills_every_worker_ends_in_error_and_takes_nobody_with_it(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
 ) -> None:
-    poison, deaths = f"{task_id}-poison", 0
+    poison = f"{task_id}-poison"
     await bench.submit({"sku": "TEA-01"}, poison, "poison")
     ids = await submitted(bench, order, task_id, 2)
     while (await bench.page(poison)).task.state is not TaskState.ERROR:
-        with WorkerProcess(bench.settings) as victim:
-            await victim.died()
-        deaths += 1
-        for i in (poison, *ids):
-            await bench.expire(i)
+        await kills(bench, poison, *ids)
         await bench.sweep()
     page = await bench.page(poison)
-    assert (page.task.epoch, deaths) == (3, 3)
+    assert page.task.epoch == 3
     assert (page.task.error or {})["message"] == "3 attempts have expired, which is the bound"
     assert [a.kind for a in page.alerts] == ["task_in_error"]
     await end_runs(bench, poison, epochs=3)
@@ -58,6 +54,34 @@ async def test_payload_that_kills_every_worker_ends_in_error_and_takes_nobody_wi
         await bench.stores.store.request_undo(UndoRequest(task_id=poison, requester="test", reason="never mind"))
         assert await bench.reached(poison, TaskState.COMPENSATED) is TaskState.COMPENSATED
     assert [simulators.live(i) for i in (poison, *ids)] == [{}, FULL, FULL]
+
+
+@pytest.mark.demand("B9", "F1")
+@pytest.mark.parametrize("asked_of", [2, 3], ids=["an attempt that is followed by another", "the last one"])
+async def test_undo_asked_of_a_run_that_kills_every_worker_is_passed_on_when_the_run_is_terminated(
+    bench: Bench, simulators: Simulators, task_id: str, asked_of: int
+) -> None:
+    await bench.submit({"sku": "TEA-01"}, task_id, "poison")
+    while (page := await bench.page(task_id)).task.state is not TaskState.ERROR:
+        await kills(bench, task_id)
+        if page.task.epoch == asked_of - 1:
+            handle = bench.client.get_workflow_handle(f"poison/{task_id}/{asked_of}")
+            await handle.signal("compensate", {"requester": "customer", "reason": "it takes too long"})
+        await bench.sweep()
+    async with bench.worker():
+        assert await bench.reached(task_id, TaskState.COMPENSATED) is TaskState.COMPENSATED
+    page = await bench.page(task_id)
+    (request,) = [e for e in page.events if e.kind == "undo_requested"]
+    assert (request.actor, request.detail["reason"]) == ("customer", "it takes too long")
+    assert simulators.live(task_id) == {}
+
+
+async def kills(bench: Bench, *ids: str) -> None:
+    """A worker claims, and dies; all that it held has expired."""
+    with WorkerProcess(bench.settings) as victim:
+        await victim.died()
+    for task_id in ids:
+        await bench.expire(task_id)
 
 
 async def end_runs(bench: Bench, task_id: str, *, epochs: int) -> None:
