@@ -18,21 +18,14 @@ from pipelines import registry
 from runtime.embedded.temporal import EmbeddedTemporal
 from tests.conftest import Bench, Databases, Simulators
 from tests.failures.test_temporal_ui import in_the_middle, violations
-
-MOST_SIGNALS = 100
-LIMITS = {
-    "limit.historyCount.error": "1000",  # of 51,200
-    "limit.historySize.error": "1000000",  # of 50 MiB
-    "limit.blobSize.error": "65536",  # of 2 MiB
-    "history.maximumSignalsPerExecution": str(MOST_SIGNALS),  # of 10,000
-}
+from tests.faults.ground import LOWERED_LIMITS, MOST_SIGNALS
 
 
 @pytest.fixture(scope="module")
 def temporal_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedTemporal]:
     """A server with limits far lower than usual."""
     folder = tmp_path_factory.mktemp("temporal")
-    server = EmbeddedTemporal(folder, ui_port=0, search_attributes=SEARCH_ATTRIBUTES, dynamic_config=LIMITS)
+    server = EmbeddedTemporal(folder, ui_port=0, search_attributes=SEARCH_ATTRIBUTES, dynamic_config=LOWERED_LIMITS)
     try:
         server.start()
         yield server

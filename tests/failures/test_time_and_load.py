@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import os
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 from zoneinfo import ZoneInfo
@@ -29,6 +27,7 @@ from store.state_store import Claim, Hold
 from store.submission import Accepted, Refused, SubmissionDesk
 from store.supervision import Supervision
 from supervisor.decide import decide
+from tests.clocks import clock_off_by
 from tests.conftest import ORDER, Bench, Databases, Simulators
 from tests.failures.servers import FULL
 from tests.integration.store_bench import LOADED, StoreBench, begin, fresh_databases, open_store_bench
@@ -55,23 +54,14 @@ def bare(opened: StoreBench) -> StoreBench:
 # --- clocks ---------------------------------------------------------------------------------------------------
 
 
-def libfaketime() -> str:
-    """The library that moves a process's clock; the test is skipped where there is none."""
-    spec = importlib.util.find_spec("libfaketime")
-    packaged = [Path(p) for p in spec.submodule_search_locations or ()] if spec else []
-    places = [p / "vendor/libfaketime/src/libfaketime.so.1" for p in packaged]
-    found = [p for p in (*places, *Path("/usr/lib").glob("*/faketime/libfaketime.so.1")) if p.exists()]
-    if not found:
-        pytest.skip("there is no libfaketime here: pip install libfaketime, or apt-get install faketime")
-    return str(found[0])
-
-
 @pytest.mark.demand("D2", "C3")
 @pytest.mark.parametrize("offset", ["-2h", "+2h"])
 async def test_worker_whose_clock_is_hours_off_does_its_tasks_and_expires_none(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str, offset: str
 ) -> None:
-    elsewhen = {"LD_PRELOAD": libfaketime(), "FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    elsewhen = clock_off_by(offset)
+    if elsewhen is None:
+        pytest.skip("there is no libfaketime here: pip install libfaketime, or apt-get install faketime")
     simulators.fault("payments", "error", status=503, retry_after_s=1, times=1, match={"task_id": task_id})
     with WorkerProcess(bench.settings, more=elsewhen) as worker:
         await bench.submit(order, task_id)

@@ -65,8 +65,8 @@ class Options:
     least: int = 4
     replayed: int = 5_000
     patience_s: float = 300
-    max_in_flight: int = 120
-    max_pending: int = 60
+    max_in_flight: int = 30
+    max_pending: int = 15
 
 
 SHORT = Options(tasks=100, seconds=40, faults=45, seed=0, least=1, max_in_flight=24, max_pending=12)

@@ -19,6 +19,7 @@ import psycopg
 from temporalio.service import RPCError
 
 from domain.faults import Unreachable
+from tests.clocks import clock_off_by
 from tests.faults.hurt_parts import Lines, Processes
 from tests.faults.hurt_services import Runs, Services
 from tests.faults.parts import Worker
@@ -89,7 +90,9 @@ class Injector:
     def kinds(self) -> tuple[Kind, ...]:
         """Every kind there is."""
         processes, lines, services, runs = self._processes, self._lines, self._services, self._runs
+        clock = Kind("worker's clock off by hours", processes.shift_clock, per_min=0.4)
         return (
+            *([clock] if clock_off_by("0") else []),  # there may be no library that shifts one
             Kind("worker killed", processes.kill_worker, per_min=1.5),
             Kind("worker paused past its deadlines", processes.pause_worker, per_min=0.8),
             Kind("worker told to stop", processes.stop_worker, per_min=0.6),

@@ -19,6 +19,14 @@ from store.migrate import migrate
 from tests.conftest import ROOT
 
 SERVICES = ("stock", "payments", "shipping", "mail", "cloud")
+MOST_SIGNALS = 100
+LOWERED_LIMITS = {
+    "limit.historyCount.error": "1000",  # of 51,200
+    "limit.historySize.error": "1000000",  # of 50 MiB
+    "limit.blobSize.error": "65536",  # of 2 MiB
+    "history.maximumSignalsPerExecution": str(MOST_SIGNALS),  # of 10,000
+}
+"""Of Temporal: runs with faults live with far less than there is."""
 
 
 def make_databases(dsn: Callable[[str], str]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 
+from tests.clocks import clock_off_by
 from tests.faults.parts import Server, Worker
 from tests.faults.proxy import Cut, Faults, Way
 from tests.faults.scene import PATIENCE_S, Scene
@@ -63,6 +64,17 @@ class Processes:
                 await worker.kill()
                 await self.start(worker)
         return int(code == 0)
+
+    async def shift_clock(self) -> int:
+        """A worker is followed by one whose clock is hours off, until it ends. Seen: the tasks that one claimed."""
+
+        async def is_at_work() -> bool:
+            return bool(await self._held_by(worker))
+
+        async with self._a_worker() as worker:
+            await worker.kill()
+            await worker.start(ready=False, **clock_off_by(self._scene.random.choice(("-2h", "+2h"))) or {})
+            return int(await self._scene.until(is_at_work, 2 * PATIENCE_S))
 
     @asynccontextmanager
     async def _a_worker(self) -> AsyncIterator[Worker]:

@@ -19,6 +19,11 @@ from tests.faults.world import SERVICES
 _STALL_MS = 9_000
 """Long enough for an undo to be claimed and to reach the service first, also on a busy machine."""
 
+_LONGEST_CHARGE = """
+SELECT task_id FROM step WHERE name = 'charge' AND state = 'Running' AND complete_by > clock_timestamp()
+ORDER BY started_at LIMIT 1
+"""
+
 _FIRST_TASK_DONE = 4
 """The event with which the first workflow task of a run completes: where a reset goes back to."""
 
@@ -64,21 +69,17 @@ class Services:
 
     async def stall(self) -> int:
         """A charge is on its way when its order is undone. Seen: it arrived after its undo, and was refused."""
-        rows = await self._scene.rows(
-            "SELECT t.task_id FROM task AS t INNER JOIN step AS s ON s.task_id = t.task_id AND s.name = 'charge'"
-            " WHERE t.state IN ('Pending', 'Processing') AND s.state = 'NotStarted'"
-            " ORDER BY t.locked_by IS NULL, t.not_before LIMIT 5"
-        )
-        if not rows:
-            return 0
-        task_id = self._scene.random.choice(rows)["task_id"]
-        match = {"task_id": task_id, "undo": False}
-        number = await self._add_rule("payments", "latency", latency_ms=_STALL_MS, times=1, match=match)
+        rule = {"latency_ms": _STALL_MS, "times": 1, "for_s": PATIENCE_S, "match": {"undo": False}}
+        number, task_id = await self._add_rule("payments", "latency", **rule), ""
 
-        async def taken() -> bool:
-            return await self._fired("payments", number) > 0
+        async def on_its_way() -> bool:
+            nonlocal task_id
+            if await self._fired("payments", number):
+                rows = await self._scene.rows(_LONGEST_CHARGE)
+                task_id = rows[0]["task_id"] if rows else ""
+            return bool(task_id)
 
-        if not await self._scene.until(taken, 2 * PATIENCE_S, look_s=0.2):
+        if not await self._scene.until(on_its_way, PATIENCE_S, look_s=0.2):
             return 0
         await self._scene.world.compensate(task_id)
 

@@ -39,7 +39,7 @@ from runtime.roles import Role
 from store.reads import Reads, open_reads
 from store.submission import Accepted
 from tests.conftest import Simulators, eventually
-from tests.faults.ground import SERVICES, make_databases, settings_at, simulator_process
+from tests.faults.ground import LOWERED_LIMITS, SERVICES, make_databases, settings_at, simulator_process
 from tests.faults.nursery import Child, Nursery
 from tests.faults.parts import Server, Worker
 from tests.faults.proxy import Proxy
@@ -140,7 +140,10 @@ class World:
         durable = {"synchronous_commit": "on", "full_page_writes": "on"}
         postgres = EmbeddedPostgres(self.folder, durable=False, extra_settings=durable)
         self.postgres = Server(postgres)
-        self.temporal = Server(EmbeddedTemporal(self.folder, ui_port=0, search_attributes=SEARCH_ATTRIBUTES))
+        temporal = EmbeddedTemporal(
+            self.folder, ui_port=0, search_attributes=SEARCH_ATTRIBUTES, dynamic_config=LOWERED_LIMITS
+        )
+        self.temporal = Server(temporal)
         self._services_port, self._callback_port = free_port(), free_port()
         self.services = Server(simulator_process(self.folder, self._services_port))
         self.servers = (self.postgres, self.temporal, self.services)
