@@ -101,6 +101,15 @@ def only_the_holder_moves_it(picture: Picture) -> Iterator[str]:
         yield f"locked_by is {picture.task.locked_by}, by its events {holder or 'nobody'} holds it"
 
 
+def only_one_run_writes_for_an_attempt(picture: Picture) -> Iterator[str]:
+    """What an attempt wrote, one run of it wrote: one that was made by a reset does not hold the task (B2, B9, G6)."""
+    runs: dict[int, set[str]] = {}
+    for event in picture.events:
+        if run := event.detail.get("run_id"):
+            runs.setdefault(event.epoch, set()).add(run)
+    yield from (f"attempt {epoch} was written by runs {sorted(of)}" for epoch, of in runs.items() if len(of) > 1)
+
+
 def expiry_ends_the_hold_that_it_names(picture: Picture) -> Iterator[str]:
     """The Supervisor evicts the holder that it read, and nobody who came after it (D3, failures 42)."""
     for event in picture.events:
@@ -198,6 +207,7 @@ CHECKS = (
     state_changes_are_legal,
     epochs_rise_by_one_with_each_claim,
     only_the_holder_moves_it,
+    only_one_run_writes_for_an_attempt,
     expiry_ends_the_hold_that_it_names,
     requests_say_who_asked_and_why,
     events_fold_to_the_steps,

@@ -190,10 +190,11 @@ def _events(events: Sequence[Event]) -> Table:
 
 
 def event_row(event: Event) -> list[str | Text]:
-    """An event in cells: number, instant, kind, states, actor, detail."""
+    """An event in cells: number, instant, kind, states, actor, detail; which run wrote it is in the JSON only."""
+    detail = {key: value for key, value in event.detail.items() if key != "run_id"}
     moved = event.state_from is not event.state_to and event.state_from is not None
     states = Text.assemble(f"{event.state_from} → " if moved else "", coloured(event.state_to))
-    return [str(event.number), instant(event.at), event.kind, states, event.actor, compact(event.detail)]
+    return [str(event.number), instant(event.at), event.kind, states, event.actor, compact(detail)]
 
 
 def _alerts(alerts: Sequence[Alert]) -> Table:

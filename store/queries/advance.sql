@@ -80,6 +80,7 @@ SELECT
     moved.task_id, moved.last_event, CASE moved.state WHEN 'Processed' THEN 'processed' ELSE 'advanced' END,
     held.state, moved.state, moved.epoch, %(locked_by)s,
     jsonb_strip_nulls(jsonb_build_object(
-        'completed', (SELECT name FROM done), 'began', (SELECT name FROM begun), 'calls', %(calls)s::int
+        'completed', (SELECT name FROM done), 'began', (SELECT name FROM begun), 'calls', %(calls)s::int,
+        'run_id', %(run_id)s::text
     ))
 FROM moved, held

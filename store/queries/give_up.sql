@@ -22,5 +22,5 @@ moved AS (
 INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, detail)
 SELECT
     task_id, last_event, 'gave_up', state, state, epoch, %(locked_by)s,
-    jsonb_build_object('step', %(step)s::text, 'cause', %(cause)s::text)
+    jsonb_build_object('step', %(step)s::text, 'cause', %(cause)s::text, 'run_id', %(run_id)s::text)
 FROM moved

@@ -31,5 +31,7 @@ moved AS (
 INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, detail)
 SELECT
     moved.task_id, moved.last_event, 'released', held.state, moved.state, moved.epoch, %(locked_by)s,
-    jsonb_build_object('cause', %(cause)s::text)
+    jsonb_strip_nulls(jsonb_build_object(
+        'cause', %(cause)s::text, 'run_id', CASE WHEN NOT %(unstarted)s THEN %(run_id)s::text END
+    ))
 FROM moved, held

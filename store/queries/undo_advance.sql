@@ -119,6 +119,6 @@ SELECT
     jsonb_strip_nulls(jsonb_build_object(
         'undone', (SELECT step FROM done), 'began', (SELECT name FROM begun), 'calls', %(calls)s::int,
         'quarantined', (SELECT step FROM quarantined), 'until', (SELECT quarantined_until FROM quarantined),
-        'skipped', CASE WHEN moved.state = 'CompensationFailed' THEN target.skipped END
+        'skipped', CASE WHEN moved.state = 'CompensationFailed' THEN target.skipped END, 'run_id', %(run_id)s::text
     ))
 FROM moved, held, target

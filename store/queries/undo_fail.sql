@@ -36,5 +36,5 @@ alerted AS (
 INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, detail)
 SELECT
     moved.task_id, moved.last_event, 'undo_failed', held.state, moved.state, moved.epoch, %(locked_by)s,
-    %(error)s::jsonb
+    %(error)s::jsonb || jsonb_build_object('run_id', %(run_id)s::text)
 FROM moved, held

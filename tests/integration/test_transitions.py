@@ -194,12 +194,16 @@ async def test_holder_that_comes_after_its_deadline_changes_nothing_and_is_told(
 
 @pytest.mark.demand("B2")
 @pytest.mark.parametrize("write", WRITES)
-async def test_holder_in_time_may_write(store: StoreBench, task_id: str, write: str) -> None:
+async def test_holder_in_time_may_write_and_its_event_names_its_run(
+    store: StoreBench, task_id: str, write: str
+) -> None:
     hold = await at_work(store, task_id, write)
     before = store.row(task_id)["last_event"]
     report = await WRITES[write](store.store, hold)
     assert report.end not in (End.SUPERSEDED, End.DEADLINE_PASSED)
     assert store.row(task_id)["last_event"] == before + 1
+    (last,) = store.owner("SELECT detail FROM event WHERE task_id = %(id)s ORDER BY number DESC LIMIT 1", id=task_id)
+    assert last["detail"]["run_id"] == RUN
     store.is_consistent(task_id)
 
 

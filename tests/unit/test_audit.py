@@ -31,6 +31,7 @@ def at(seconds: float) -> datetime:
 
 def event(number: int, kind: str, states: str, epoch: int, actor: str = "order/t/1", **detail: str) -> Json:
     source, target = states.split(">")
+    run_id = {"run_id": f"run-{epoch}"} if actor.startswith("order/") else {}
     return {
         "number": number,
         "kind": kind,
@@ -38,7 +39,7 @@ def event(number: int, kind: str, states: str, epoch: int, actor: str = "order/t
         "state_to": target,
         "epoch": epoch,
         "actor": actor,
-        "detail": detail,
+        "detail": detail | run_id,
         "at": at(number - 60),
     }
 
@@ -229,6 +230,11 @@ DAMAGE: list[tuple[str, Json, Callable[[Json], object]]] = [
     ("state_changes_are_legal", processed(), lambda p: p["events"][4].update(kind="expired", actor="supervisor")),
     ("epochs_rise_by_one_with_each_claim", processed(), lambda p: p["events"][3].update(epoch=2)),
     ("only_the_holder_moves_it", processed(), lambda p: p["events"][3].update(actor="order/t/7")),
+    (
+        "only_one_run_writes_for_an_attempt",
+        processed(),
+        lambda p: p["events"][4].update(detail={"completed": "b", "run_id": "run-of-a-reset"}),
+    ),
     (
         "expiry_ends_the_hold_that_it_names",
         expired(),

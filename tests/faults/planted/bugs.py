@@ -113,6 +113,16 @@ BUGS = (
         ("only_the_holder_moves_it",),
     ),
     Bug(
+        "holder_without_run_id",
+        "a run that was made by reset holds the task as well",
+        (
+            Statement("advance", "AND (run_id IS NULL OR run_id = %(run_id)s)", ""),
+            Behaviour(Snapshot, "is_held_by", b.knowing_the_attempt_only),
+        ),
+        ("order whose run is reset",),
+        ("only_one_run_writes_for_an_attempt",),
+    ),
+    Bug(
         "blind_retry_after_lost_commit",
         "a boundary that was not acknowledged is written again, without a look at what the row says",
         (
@@ -333,16 +343,6 @@ UNSEEN = (
             ),
         ),
         ("order whose service is out",),
-        (),
-    ),
-    Bug(
-        "holder_without_run_id",
-        "a run that was made by reset holds the task as well: events name the attempt, not the run that wrote",
-        (
-            Statement("advance", "AND (run_id IS NULL OR run_id = %(run_id)s)", ""),
-            Behaviour(Snapshot, "is_held_by", b.knowing_the_attempt_only),
-        ),
-        ("order whose run is reset",),
         (),
     ),
     Bug(
