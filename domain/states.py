@@ -85,6 +85,30 @@ class EventKind(StrEnum):
     NOTED = "noted"
 
 
+class BreakerState(StrEnum):
+    """State of a service's circuit breaker, by its own judgement or by a person's word (C8)."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    FORCED_CLOSED = "forced closed"
+    FORCED_OPEN = "forced open"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it keeps tasks from the service."""
+        return self in (BreakerState.OPEN, BreakerState.FORCED_OPEN)
+
+
+class ServiceEventKind(StrEnum):
+    """What moved a breaker: failures in a row, its probes, the probe that succeeded, or a person."""
+
+    OPENED = "opened"
+    PROBE = "probe"
+    PROBE_FAILED = "probe_failed"
+    CLOSED = "closed"
+    BY_HAND = "by_hand"
+
+
 SETTLED = frozenset({TaskState.PROCESSED, TaskState.ERROR, TaskState.COMPENSATED, TaskState.COMPENSATION_FAILED})
 """States in which a task rests: finished, or waiting for a person."""
 

@@ -3,6 +3,7 @@
 Attempts that fail in a row open it. While it is open no step that needs the service begins, holders release their
 tasks without spending budget, and claims pass over tasks whose next step needs it. From `retry_at` on one task at a
 time, under a lease, is let through as a probe: if it succeeds the breaker closes, and those that waited go at a pace.
+Whatever moves a breaker leaves a `service_event`, in the same statement.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class BreakerTerms:
 
 
 _FRESH_S = 1.0
+_THERE = "INSERT INTO service (name) VALUES (%(name)s) ON CONFLICT (name) DO NOTHING"
 
 
 class Services:
@@ -61,8 +63,7 @@ class Services:
             "pause_s": terms.pause.total_seconds(),
             "longest_pause_s": terms.longest_pause.total_seconds(),
         }
-        there = "INSERT INTO service (name) VALUES (%(name)s) ON CONFLICT (name) DO NOTHING"
-        _, rows = await self._database.transaction((there, params), (query("breaker_failed"), params))
+        _, rows = await self._database.transaction((_THERE, params), (query("breaker_failed"), params))
         return any(r["trips"] for r in rows[1])
 
     async def answered(self, name: str, task_id: str) -> None:
@@ -92,7 +93,7 @@ class Services:
         """A person opens or closes a breaker, or leaves it to itself again; those that waited go at a pace."""
         params = {**self._pace(name, "", by_hand=True), "forced": forced, "requester": requester, "reason": reason}
         release = [(query("release_waiting"), params)] if forced != "open" else []
-        await self._database.transaction(*release, (query("breaker_force"), params))
+        await self._database.transaction((_THERE, params), *release, (query("breaker_force"), params))
 
     def _pace(self, name: str, task_id: str, *, by_hand: bool) -> dict[str, Any]:
         terms = self._terms

@@ -1,6 +1,7 @@
 """The tables of both databases, as SQLModel classes: what the migrations create and plain reads select from.
 
-State store: `task`, `step`, `compensation`, `event`, `definition`, `service`, `inbox`, `sweep`, `dead_letter`, `alert`.
+State store: `task`, `step`, `compensation`, `event`, `definition`, `service`, `service_event`, `inbox`, `sweep`,
+`dead_letter`, `alert`.
 Orders database (a second database): `business_record`. All instants are `timestamptz`, set by the database's clock.
 """
 
@@ -31,7 +32,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlmodel import Field, SQLModel
 
 from domain.ids import TASK_ID
-from domain.states import EventKind, StepState, TaskState, UndoState
+from domain.states import BreakerState, EventKind, ServiceEventKind, StepState, TaskState, UndoState
 
 STATE_STORE = MetaData()
 ORDERS = MetaData()
@@ -265,6 +266,33 @@ class ServiceRow(StateTable, table=True):
     forced: str | None = Field(default=None, sa_column=_text(nullable=True))
     forced_by: str | None = Field(default=None, sa_column=_text(nullable=True))
     forced_reason: str | None = Field(default=None, sa_column=_text(nullable=True))
+
+
+class ServiceEvent(StateTable, table=True):
+    """Append-only: one row for whatever moved the breaker of a service, written with it (C8, G4).
+
+    `task_id`: the task that reported it, or that probes. `until`: no probe before that; of a probe: its lease.
+    """
+
+    __tablename__ = "service_event"
+    __table_args__ = (
+        CheckConstraint(_one_of("kind", ServiceEventKind), name="service_event_kind_is_known"),
+        CheckConstraint(
+            "(kind = 'by_hand') = (requester IS NOT NULL AND reason IS NOT NULL)", name="word_says_who_and_why"
+        ),
+    )
+
+    id: int = Field(sa_column=Column(BigInteger, Identity(), primary_key=True))
+    service: str = Field(sa_column=_text())
+    kind: ServiceEventKind = Field(sa_column=_enum(ServiceEventKind))
+    state_from: BreakerState = Field(sa_column=_enum(BreakerState))
+    state_to: BreakerState = Field(sa_column=_enum(BreakerState))
+    task_id: str | None = Field(default=None, sa_column=_text(nullable=True))
+    until: datetime | None = Field(default=None, sa_column=_at(nullable=True))
+    cause: str | None = Field(default=None, sa_column=_text(nullable=True))
+    requester: str | None = Field(default=None, sa_column=_text(nullable=True))
+    reason: str | None = Field(default=None, sa_column=_text(nullable=True))
+    at: datetime = Field(sa_column=_at())
 
 
 class Inbox(StateTable, table=True):

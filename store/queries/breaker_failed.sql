@@ -2,7 +2,8 @@
 -- failed keeps it open for longer: the pause before the next one doubles, up to its most (C8).
 WITH seen AS MATERIALIZED (
     SELECT
-        name, state = 'closed' AND failures + 1 >= %(threshold)s AS trips,
+        name, coalesce('forced ' || forced, state) AS state_from,
+        state = 'closed' AND failures + 1 >= %(threshold)s AS trips,
         state = 'open' AND coalesce(probe_task = %(task_id)s, false) AS probe_failed
     FROM service WHERE name = %(name)s
     FOR UPDATE
@@ -24,7 +25,15 @@ moved AS (
         probe_until = CASE WHEN s.probe_failed THEN NULL ELSE v.probe_until END
     FROM seen AS s
     WHERE v.name = s.name
-    RETURNING v.name, v.failures, v.cause, s.trips
+    RETURNING
+        v.name, v.failures, v.cause, v.retry_at, s.trips, s.probe_failed, s.state_from,
+        coalesce('forced ' || v.forced, v.state) AS state_to
+),
+logged AS (
+    INSERT INTO service_event (service, kind, state_from, state_to, task_id, until, cause)
+    SELECT
+        name, CASE WHEN trips THEN 'opened' ELSE 'probe_failed' END, state_from, state_to, %(task_id)s, retry_at, cause
+    FROM moved WHERE trips OR probe_failed
 ),
 alerted AS (
     INSERT INTO alert (kind, message)

@@ -26,9 +26,13 @@ chosen AS MATERIALIZED (
         LIMIT 1
     ) AS task_id
     FROM due
+),
+leased AS (
+    UPDATE service AS v SET
+        probe_task = c.task_id, probe_until = clock_timestamp() + make_interval(secs => %(lease_s)s)
+    FROM chosen AS c
+    WHERE v.name = c.name AND c.task_id IS NOT NULL
+    RETURNING v.name, v.probe_task, v.probe_until
 )
-UPDATE service AS v SET
-    probe_task = c.task_id, probe_until = clock_timestamp() + make_interval(secs => %(lease_s)s)
-FROM chosen AS c
-WHERE v.name = c.name AND c.task_id IS NOT NULL
-RETURNING v.name
+INSERT INTO service_event (service, kind, state_from, state_to, task_id, until)
+SELECT name, 'probe', 'open', 'open', probe_task, probe_until FROM leased

@@ -61,7 +61,8 @@ class StoreBench:
 
     def empty(self) -> None:
         """Forget every task: what the next test finds is as good as new."""
-        for table in ("task", "step", "compensation", "event", "alert", "dead_letter", "inbox", "sweep", "service"):
+        tables = ("task", "step", "compensation", "event", "alert", "dead_letter", "inbox", "sweep")
+        for table in (*tables, "service", "service_event"):
             self.owner(f"DELETE FROM {table}")  # noqa: S608 (our own tables)
         self.orders_owner("DELETE FROM business_record")
 

@@ -37,6 +37,15 @@ def breaker(store: StoreBench, name: str) -> dict[str, object]:
     return row
 
 
+def moves(store: StoreBench, name: str) -> list[tuple[object, ...]]:
+    """What the breaker of a service did: kind, state before, state after, the task or person, the cause or reason."""
+    rows = store.owner("SELECT * FROM service_event WHERE service = %(name)s ORDER BY id", name=name)
+    return [
+        (r["kind"], r["state_from"], r["state_to"], r["task_id"] or r["requester"], r["cause"] or r["reason"])
+        for r in rows
+    ]
+
+
 async def open_breaker(store: StoreBench, name: str) -> None:
     """Let attempts fail in a row until the breaker opens."""
     assert [await store.services.failed(name, "t", "503") for _ in range(BREAKER.failures)][-1]
@@ -172,6 +181,33 @@ async def test_person_has_the_last_word_on_a_breaker(store: StoreBench) -> None:
     assert words == ["service stock: open by ada: maintenance", "service stock: auto by ada: done"]
     store.owner("UPDATE task SET not_before = clock_timestamp()")
     assert await claimable(store) == ["t"]
+
+
+@pytest.mark.demand("C8", "G4")
+async def test_whatever_moves_a_breaker_is_on_record_with_who_why_before_and_after(store: StoreBench) -> None:
+    for name in ("a", "b"):
+        await store.submitted(name)
+    await open_breaker(store, "stock")
+    assert await leased(store, "stock") == "a"
+    await store.services.failed("stock", "b", "no probe's word")
+    await store.services.failed("stock", "a", "504")
+    assert await leased(store, "stock") == "a"
+    await store.services.answered("stock", "b")
+    await store.services.answered("stock", "a")
+    await store.services.answered("stock", "b")
+    await store.services.force("stock", "open", requester="ada", reason="maintenance")
+    await open_breaker(store, "stock")
+    await store.services.force("stock", None, requester="ada", reason="done")
+    assert moves(store, "stock") == [
+        ("opened", "closed", "open", "t", "503"),
+        ("probe", "open", "open", "a", None),
+        ("probe_failed", "open", "open", "a", "504"),
+        ("probe", "open", "open", "a", None),
+        ("closed", "open", "closed", "a", None),
+        ("by_hand", "closed", "forced open", "ada", "maintenance"),
+        ("opened", "forced open", "forced open", "t", "503"),
+        ("by_hand", "forced open", "closed", "ada", "done"),
+    ]
 
 
 @pytest.mark.demand("C8")

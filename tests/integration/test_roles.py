@@ -107,6 +107,9 @@ def test_supervisor_can_not_read_business_records(store: StoreBench, statement: 
         "ALTER TABLE event DISABLE TRIGGER ALL",
         "SET session_replication_role = replica",
         "DROP TRIGGER guard_event ON event",
+        "UPDATE service_event SET reason = 'none'",
+        "DELETE FROM service_event",
+        "TRUNCATE service_event",
     ],
 )
 @pytest.mark.usefixtures("refused")

@@ -202,6 +202,17 @@ def test_event_is_not_removed_while_its_task_is_there(owner: Connection[Any]) ->
     assert refusal(error) == "events_are_append_only"
 
 
+@pytest.mark.demand("G4")
+@pytest.mark.parametrize("statement", ["UPDATE service_event SET cause = 'another'", "DELETE FROM service_event"])
+def test_what_a_breaker_did_is_never_changed_or_removed(owner: Connection[Any], statement: str) -> None:
+    owner.execute(
+        "INSERT INTO service_event (service, kind, state_from, state_to) VALUES ('stock', 'opened', 'closed', 'open')"
+    )
+    with pytest.raises(psycopg.errors.CheckViolation) as error:
+        owner.execute(statement)
+    assert refusal(error) == "service_events_are_append_only"
+
+
 # --- holds ----------------------------------------------------------------------------------------------------
 
 

@@ -37,7 +37,7 @@ REPORT = "REPORT "
 """Before a line that is a report: Temporal's client prints lines of its own."""
 
 _SMALL = chaos.Options(tasks=60, seconds=12, faults=6, seed=0, least=0, max_in_flight=12, max_pending=6)
-_EMPTY = "TRUNCATE task, step, compensation, event, alert, dead_letter, inbox, service, sweep"
+_EMPTY = "TRUNCATE task, step, compensation, event, alert, dead_letter, inbox, service, service_event, sweep"
 
 
 def case_named(name: str) -> Case:
@@ -80,7 +80,7 @@ class Bench:
             await matrix._work(self._lane, deque(enumerate(cases, self._played)), report, lambda _: None)
         self._played += len(cases)
         await self._empty()
-        return [*report.violations, *(f"{name}: did not fire" for name in report.unfired)]
+        return [*report.violations, *(f"{name}: every_kill_comes: nobody died" for name in report.unfired)]
 
     async def _empty(self) -> None:
         """Leave nothing of what was played, and nobody who has a bug."""

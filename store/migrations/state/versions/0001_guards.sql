@@ -160,6 +160,17 @@ $$;
 
 CREATE TRIGGER guard_event BEFORE UPDATE ON event FOR EACH ROW EXECUTE FUNCTION guard_event();
 
+-- What breakers did outlives every task.
+CREATE FUNCTION guard_service_event() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'service %, event %: events are not changed, and not removed', OLD.service, OLD.id
+        USING ERRCODE = 'check_violation', CONSTRAINT = 'service_events_are_append_only';
+END
+$$;
+
+CREATE TRIGGER guard_service_event BEFORE UPDATE OR DELETE ON service_event
+    FOR EACH ROW EXECUTE FUNCTION guard_service_event();
+
 -- An event is as true as the row it tells of: its number, state and epoch are the task's after the transition.
 CREATE FUNCTION check_event() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

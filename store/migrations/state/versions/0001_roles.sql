@@ -17,7 +17,7 @@ $$;
 GRANT SELECT, INSERT, UPDATE, DELETE ON task, step TO scheduler_app;
 GRANT SELECT, INSERT, UPDATE ON compensation, definition, inbox, service TO scheduler_app;
 GRANT SELECT, INSERT, DELETE ON event TO scheduler_app;
-GRANT SELECT, INSERT ON dead_letter, alert TO scheduler_app;
+GRANT SELECT, INSERT ON dead_letter, alert, service_event TO scheduler_app;
 GRANT SELECT ON sweep, alembic_version TO scheduler_app;
 
 GRANT SELECT ON task, step, compensation, event, definition, alert, sweep, service, alembic_version
