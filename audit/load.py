@@ -1,6 +1,7 @@
 """Loads pictures, a page of tasks at a time, each page in one snapshot of the state store.
 
-Memory is bounded by a page, and by the ledgers if they are asked for (only the simulators have any).
+Memory is bounded by a page, by what breakers did, and by the ledgers if they are asked for (only the simulators have
+any).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlmodel import col, select
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from audit.breakers import Breakers
 from audit.picture import (
     AlertView,
     DefinitionView,
@@ -30,12 +32,14 @@ from audit.picture import (
 from audit.witnesses import Ledgers, Witnesses
 from domain.faults import Unreachable, UsageError
 from store.schema import sqlalchemy_url
-from store.tables import Alert, BusinessRecord, Compensation, DefinitionRow, Event, ServiceRow, Step, Task
+from store.tables import Alert, BusinessRecord, Compensation, DefinitionRow, Event, ServiceEvent, ServiceRow, Step, Task
 
 PAGE = 500
 NOBODY = Witnesses()
 
 Rows = Mapping[str, Sequence[Any]]
+
+_SERVICE_EVENTS = select(ServiceEvent).order_by(col(ServiceEvent.at), col(ServiceEvent.id))
 
 
 class Loader:
@@ -127,6 +131,7 @@ class Loader:
                 "alerts": await all_of(Alert, col(Alert.id)),
                 "definitions": (await session.exec(select(DefinitionRow))).all(),
                 "services": (await session.exec(select(ServiceRow))).all(),
+                "service_events": (await session.exec(_SERVICE_EVENTS)).all(),
             }
 
     async def _pictures(self, rows: Rows, witnesses: Witnesses) -> list[Picture]:
@@ -138,6 +143,7 @@ class Loader:
             )
             for d in rows["definitions"]
         }
+        breakers = Breakers.of(rows["service_events"])
         is_open = frozenset(s.name for s in rows["services"] if (s.forced or s.state) == "open")
         steps, entries = _by_task(rows["steps"], StepView), _by_task(rows["entries"], EntryView)
         events, alerts = _by_task(rows["events"], EventView), _by_task(rows["alerts"], AlertView)
@@ -152,6 +158,7 @@ class Loader:
                 digest=digests.get(task.task_id),
                 definition=definitions.get((task.definition, task.version)),
                 **_testimony(witnesses, task),
+                breakers=breakers,
                 open_breakers=is_open,
                 now=now,
                 terms=self._terms,

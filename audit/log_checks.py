@@ -188,6 +188,16 @@ def steps_begin_in_their_order(picture: Picture) -> Iterator[str]:
             yield f"event {event.number}: step {began} began before {', '.join(missing)} was completed"
 
 
+def no_step_begins_at_an_open_breaker(picture: Picture) -> Iterator[str]:
+    """While a service's breaker is open no step that needs it begins, nor an undo, but of the task that probes (C8)."""
+    for event in picture.events:
+        step = event.detail.get("began")
+        undo = event.kind is EventKind.UNDO_ADVANCED
+        service = picture.definition.service(step, undo=undo) if step and picture.definition else ""
+        if picture.breakers.kept_out(service, picture.task.task_id, event.at):
+            yield f"event {event.number}: {'undo of ' * undo}step {step} began, the breaker of {service} was open"
+
+
 def _is_legal(event: EventView) -> bool:
     if event.state_from is None:
         return (event.kind, event.state_to) == (EventKind.SUBMITTED, TaskState.PENDING)
@@ -215,4 +225,5 @@ CHECKS = (
     step_failures_have_their_events,
     finished_work_is_not_repeated,
     steps_begin_in_their_order,
+    no_step_begins_at_an_open_breaker,
 )

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from audit.breakers import Breakers
 from audit.witnesses import Answer, Frozen, Ledger, Run
 from domain.ids import attempt_id
 from domain.messages import Json
@@ -103,9 +104,9 @@ class DefinitionView(Frozen):
         """Whether the step has an undo."""
         return self._step(step).get("undo") is not None
 
-    def service(self, step: str) -> str:
-        """The remote service that does the step."""
-        return str(self._step(step).get("action", "")).partition(".")[0]
+    def service(self, step: str, *, undo: bool = False) -> str:
+        """The remote service that does the step, or undoes it; empty if none does."""
+        return str(self._step(step).get("undo" if undo else "action") or "").partition(".")[0]
 
     def after(self, step: str) -> Sequence[str]:
         """The steps that must be done before it."""
@@ -146,6 +147,7 @@ class Picture(Frozen):
         runs: Of its attempts; None where Temporal was not asked.
         moved_since: Whether it has moved since Temporal was asked.
         answers: To its submitter; None where the log of that submitter is not at hand.
+        breakers: What the circuit breakers of all services did.
         open_breakers: Services that nobody calls just now; a task that needs one of them waits with reason (C8).
         now: The database's clock when the rows were read.
     """
@@ -161,6 +163,7 @@ class Picture(Frozen):
     runs: Sequence[Run] | None = None
     moved_since: bool = False
     answers: Sequence[Answer] | None = None
+    breakers: Breakers = Field(default_factory=Breakers)
     open_breakers: frozenset[str] = frozenset()
     now: datetime
     terms: Terms = Field(default_factory=Terms)

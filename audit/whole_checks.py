@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from audit.picture import EventView, Picture
-from audit.witnesses import Caps, Witnesses
+from audit.witnesses import COMMITTED, Caps, Witnesses
 from domain.states import EventKind, TaskState
-
-_COMMITTED = timedelta(seconds=15)
-"""An event's instant is that of its statement; by so much later it is committed, or never (`store/database.py`)."""
 
 _FOREVER = datetime.max.replace(tzinfo=UTC)
 _IN_FLIGHT = (TaskState.PENDING, TaskState.PROCESSING)
@@ -121,7 +118,7 @@ def _stays(events: Sequence[EventView], counted: Sequence[TaskState]) -> Iterato
     entered: datetime | None = None
     for event in events:
         if event.state_to in counted and entered is None:
-            entered = event.at if event.kind is EventKind.SUBMITTED else event.at + _COMMITTED
+            entered = event.at if event.kind is EventKind.SUBMITTED else event.at + COMMITTED
         elif event.state_to not in counted and entered is not None:
             if entered < event.at:
                 yield entered, event.at

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from domain.ids import TASK_ID
 from domain.messages import Json
+
+COMMITTED = timedelta(seconds=15)
+"""An event's instant is that of its statement; by so much later it is committed, or never (`store/database.py`)."""
 
 
 class Frozen(BaseModel):

@@ -27,6 +27,13 @@ DAMAGE = {
     "events_fold_to_the_row": "UPDATE task SET state = 'Compensated' WHERE task_id = %s",
     "epochs_rise_by_one_with_each_claim": "UPDATE event SET epoch = 7 WHERE task_id = %s AND number = 3",
     "only_the_holder_moves_it": "UPDATE event SET actor = 'order/x/1' WHERE task_id = %s AND number = 4",
+    "only_one_run_writes_for_an_attempt": (
+        """UPDATE event SET detail = detail || '{"run_id": "reset"}' WHERE task_id = %s AND number = 4"""
+    ),
+    "no_step_begins_at_an_open_breaker": (
+        "INSERT INTO service_event (service, kind, state_from, state_to, cause, at)"
+        " VALUES ('mail', 'opened', 'closed', 'open', %s, clock_timestamp() - interval '1 hour')"
+    ),
     "processed_is_complete": "UPDATE step SET state = 'Failed' WHERE task_id = %s AND name = 'ship'",
     "undo_log_fits_the_steps": "DELETE FROM compensation WHERE task_id = %s AND step = 'charge'",
     "calls_stay_within_what_was_granted": "UPDATE step SET budget_left = budget WHERE task_id = %s",
@@ -138,7 +145,7 @@ async def listed(bench: Bench, answers: Answers) -> None:
     await eventually(there)
 
 
-TABLES = ("task", "step", "compensation", "event")
+TABLES = ("task", "step", "compensation", "event", "service_event")
 
 
 def restore(databases: Databases, kept: dict[str, list[tuple[Any, ...]]]) -> None:

@@ -85,6 +85,15 @@ def policy(*after: str) -> Json:
     return {"action": "svc.do", "undo": "svc.undo", "within_s": 5, "after": list(after)}
 
 
+def moved(kind: str, state: str, after_s: float, task_id: str | None = None) -> Json:
+    """What a breaker did."""
+    return {"kind": kind, "state_to": state, "task_id": task_id, "at": at(after_s)}
+
+
+def breakers(*events: Json, service: str = "svc") -> Json:
+    return {"events": {service: list(events)}}
+
+
 def processed() -> Json:
     """A task of two steps that went well; both at one service."""
     return {
@@ -247,6 +256,21 @@ DAMAGE: list[tuple[str, Json, Callable[[Json], object]]] = [
     ("step_failures_have_their_events", expired(), lambda p: p["steps"][1].update(failure_count=2)),
     ("finished_work_is_not_repeated", processed(), lambda p: p["events"][4].update(detail={"completed": "a"})),
     ("steps_begin_in_their_order", processed(), lambda p: p["events"][2].update(detail={"began": "b"})),
+    (
+        "no_step_begins_at_an_open_breaker",
+        processed(),
+        lambda p: p.update(breakers=breakers(moved("opened", "open", -90, "other"))),
+    ),
+    (
+        "no_step_begins_at_an_open_breaker",
+        processed(),
+        lambda p: p.update(breakers=breakers(moved("probe", "open", -90, "other"))),
+    ),
+    (
+        "no_step_begins_at_an_open_breaker",
+        compensated(),
+        lambda p: p.update(breakers=breakers(moved("by_hand", "forced open", -78))),
+    ),
     ("processed_is_complete", processed(), lambda p: p["steps"][1].update(state="Failed")),
     ("compensated_is_undone", compensated(), lambda p: p["undo_log"][0].update(state="Failed")),
     ("what_needs_a_person_has_an_alert", failed(), lambda p: p.update(alerts=[])),
@@ -337,6 +361,26 @@ def test_run_that_a_person_reset_is_no_second_run() -> None:
 def test_task_that_waits_for_an_open_breaker_is_not_stuck() -> None:
     waiting = broken(pending(), lambda p: p["task"].update(not_before=at(-301)))
     assert found(waiting | {"open_breakers": ["svc"]}) == set()
+
+
+OPENED = moved("opened", "open", -90, "other")
+LET_IN = {
+    "another service": breakers(OPENED, service="other"),
+    "just opened": breakers(moved("opened", "open", -60, "other")),
+    "its own probe": breakers(OPENED, moved("probe", "open", -89, "t")),
+    "its own probe until just now": breakers(
+        OPENED, moved("probe", "open", -89, "t"), moved("probe_failed", "open", -58, "t")
+    ),
+    "closed again": breakers(OPENED, moved("closed", "closed", -58, "other")),
+    "forced closed": breakers(OPENED, moved("by_hand", "forced closed", -58)),
+    "opened afterwards": breakers(moved("opened", "open", -50, "other")),
+}
+
+
+@pytest.mark.demand("C8")
+@pytest.mark.parametrize("of", LET_IN.values(), ids=LET_IN)
+def test_step_that_a_breaker_may_have_let_begin_is_no_violation(of: Json) -> None:
+    assert found(processed() | {"breakers": of}) == set()
 
 
 def test_log_of_some_submitters_says_nothing_of_what_others_submitted() -> None:

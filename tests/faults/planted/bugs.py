@@ -31,7 +31,8 @@ class Bug:
     Attributes:
         mistake: What somebody did, in a line. patches: How it is planted, in every process of a run.
         tier: Cases of the crash matrix, see `tier.py`; or `CHAOS`.
-        shown_by: Invariants; a run that reports none of them has missed it.
+        shown_by: Invariants; or `every_kill_comes`, the matrix's guard, where a write is dropped that nobody else knows
+            of. A run that reports none of them has missed it.
         by_submitter: It is one of submitters, which the chaos tier's own process is.
         disarms: SQL of the owner, in that run's database only: takes away what would refuse the bug before anybody
             sees it, and puts it back afterwards.
@@ -197,6 +198,25 @@ BUGS = (
         ("steps_begin_in_their_order",),
     ),
     Bug(
+        "breaker_ignored",
+        "a step begins although the breaker of its service is open",
+        (
+            Statement("advance", "AND NOT is_blocked(s.service, s.task_id)", ""),
+            Statement(
+                "claim", "OR NOT is_blocked(next_service(t.task_id, t.state = 'Compensating'), t.task_id)", "OR true"
+            ),
+        ),
+        ("order whose service is out", "order whose next service is shut"),
+        ("no_step_begins_at_an_open_breaker",),
+    ),
+    Bug(
+        "late_answer_dropped",
+        "an answer that came too late leaves no mark",
+        (Behaviour(StateStore, "note_late", b.dropping_it),),
+        ("order answered late: before:late_answer:stock",),
+        ("every_kill_comes",),
+    ),
+    Bug(
         "event_missing",
         "the last boundary writes no event",
         (Statement("advance", "FROM moved, held", "FROM moved, held WHERE moved.state <> 'Processed'"),),
@@ -332,33 +352,10 @@ BUGS = (
     ),
 )
 
-UNSEEN = (
-    Bug(
-        "breaker_ignored",
-        "a step begins although the breaker of its service is open: no event and no ledger says so afterwards",
-        (
-            Statement("advance", "AND NOT is_blocked(s.service, s.task_id)", ""),
-            Statement(
-                "claim", "OR NOT is_blocked(next_service(t.task_id, t.state = 'Compensating'), t.task_id)", "OR true"
-            ),
-        ),
-        ("order whose service is out",),
-        (),
-    ),
-    Bug(
-        "late_answer_dropped",
-        "an answer that came too late leaves no mark: that one came is known to nobody else",
-        (Behaviour(StateStore, "note_late", b.dropping_it),),
-        ("order overtaken",),
-        (),
-    ),
-)
-"""Bugs that no invariant shows, and why: what is missing is on record nowhere."""
-
 
 def named(name: str) -> Bug:
     """The bug of that name; KeyError if there is none."""
-    return {bug.name: bug for bug in (*BUGS, *UNSEEN)}[name]
+    return {bug.name: bug for bug in BUGS}[name]
 
 
 def planted() -> Bug | None:

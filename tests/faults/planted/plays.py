@@ -6,11 +6,13 @@ Each runs on a lane of the matrix, as its own cases do.
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 import psycopg
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 
+from audit.breakers import SEEN
 from domain.states import EventKind, TaskState
 from tests.conftest import ORDER, eventually
 from tests.faults.lane import Run
@@ -73,6 +75,17 @@ async def service_out(run: Run) -> None:
     await run.reached(TaskState.PROCESSED)
 
 
+async def service_shut(run: Run) -> None:
+    """A person has kept tasks from a service for long, when an order comes to it; it goes on once it is let in."""
+    force = run.world.stores.services.force
+    await force("payments", "open", requester="a play", reason="their maintenance")
+    await eventually(lambda: _has_long_moved(run, "payments"), within_s=2 * SEEN.total_seconds())
+    await run.submit(ORDER)
+    await _heard(run, EventKind.RELEASED, EventKind.PROCESSED)
+    await force("payments", None, requester="a play", reason="they are back")
+    await run.reached(TaskState.PROCESSED)
+
+
 async def reset_in_mid_charge(run: Run) -> None:
     """Somebody resets its run in Temporal, while a service is slow."""
     run.fault("payments", "latency", latency_ms=2_000, times=1, match={"undo": False})
@@ -124,6 +137,7 @@ PLAYS = (
     Scenario("order whose commits are not acknowledged", not_acknowledged, _P, ORDERED),
     Scenario("order that can't be confirmed", not_confirmed, _C, {}),
     Scenario("order whose service is out", service_out, _P, ORDERED),
+    Scenario("order whose next service is shut", service_shut, _P, ORDERED),
     Scenario("order whose run is reset", reset_in_mid_charge, _P, ORDERED),
     Scenario("order contradicted afterwards", contradicted_afterwards, _P, ORDERED),
     Scenario("undo refused for good", undo_refused, TaskState.COMPENSATION_FAILED, _KEPT),
@@ -134,9 +148,9 @@ async def _has_settled(run: Run) -> bool:
     return (await run.page()).task.state.is_settled
 
 
-async def _heard(run: Run, kind: EventKind) -> None:
+async def _heard(run: Run, *kinds: EventKind) -> None:
     async def heard() -> bool:
-        return any(e.kind == kind for e in (await run.page()).events)
+        return any(e.kind in kinds for e in (await run.page()).events)
 
     await eventually(heard)
 
@@ -145,6 +159,18 @@ def _newest_sweep(run: Run) -> int:
     with psycopg.connect(run.world.owner) as connection:
         row = connection.execute("SELECT coalesce(max(id), 0) FROM sweep").fetchone()
     return int(row[0]) if row else 0
+
+
+async def _has_long_moved(run: Run, service: str) -> bool:
+    """Whether every statement sees what the breaker of a service did last."""
+    return await asyncio.to_thread(_moved_before, run, service, SEEN)
+
+
+def _moved_before(run: Run, service: str, age: timedelta) -> bool:
+    query = "SELECT max(at) < clock_timestamp() - %s FROM service_event WHERE service = %s"
+    with psycopg.connect(run.world.owner) as connection:
+        row = connection.execute(query, (age, service)).fetchone()
+    return bool(row and row[0])
 
 
 async def _swept_since(run: Run, last: int) -> bool:
