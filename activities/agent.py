@@ -83,6 +83,7 @@ class Action:
     request: type[BaseModel]
     result: type[BaseModel] | None
     keeps_tombstones: bool
+    can_ask: bool
 
 
 @dataclass
@@ -211,6 +212,7 @@ def _action(agent: type[Agent], name: str, method: Callable[..., Any]) -> Action
         request=models[0],
         result=result if _is_model(result) else None,
         keeps_tombstones=agent.keeps_tombstones,
+        can_ask=agent.can_ask(),
     )
 
 

@@ -293,6 +293,15 @@ def test_queued_step_that_is_undone_by_another_service_is_refused() -> None:
     assert pipelines._problems(definition(replace(elsewhere, queue=None))) == []
 
 
+@pytest.mark.demand("E2", "F12")
+def test_step_of_a_service_that_is_asked_by_key_needs_a_call_for_the_question_and_one_for_the_work() -> None:
+    """With one, the question behind an unknown outcome would take it in every attempt: nothing would be sent again."""
+    (problem,) = pipelines._problems(definition(step("a", calls=1)))
+    assert "step a: service stock is asked by key" in problem
+    assert "its allowance must be at least 2 calls, not 1" in problem
+    assert pipelines._problems(definition(step("a", calls=2))) == []
+
+
 def test_definition_that_fits_the_agents_has_no_problems() -> None:
     assert pipelines._problems(definition(step("a"))) == []
 
