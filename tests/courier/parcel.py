@@ -37,7 +37,7 @@ PARCEL = Definition(
             name="collect",
             action="courier.collect",
             request=collect,
-            undo=Undo("courier.cancel", cancel, quarantine=QUARANTINE),
+            undo=Undo("courier.cancel", cancel, budget=60, quarantine=QUARANTINE),
             within=timedelta(seconds=1),
         ),
     ),

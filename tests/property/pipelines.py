@@ -12,7 +12,7 @@ ORDER, PROVISIONING = definition("order"), definition("provisioning")
 
 
 def _tight(step: Step, quarantine: timedelta | None = None) -> Step:
-    undo = replace(step.undo, calls=1, budget=6, quarantine=quarantine) if step.undo else None
+    undo = replace(step.undo, calls=1, budget=12 if quarantine else 6, quarantine=quarantine) if step.undo else None
     return replace(step, calls=1, budget=3, undo=undo)
 
 

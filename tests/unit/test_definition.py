@@ -70,6 +70,10 @@ def refused(*steps: Step, **more: Any) -> str:
             "step b: 6 undo attempts of 6 calls are 36 calls, over its undo budget of 30",
         ),
         (
+            step("b", undo=Undo("stock.cancel", unmake, quarantine=timedelta(minutes=2))),
+            "step b: 12 undo attempts of 5 calls are 60 calls, over its undo budget of 30",
+        ),
+        (
             step("b", budget=30),
             "step b: its undo budget of 30 must be larger than its budget of 30",
         ),
@@ -220,7 +224,7 @@ def test_step_says_what_follows_its_refusal_and_the_definition_where_it_does_not
 @pytest.mark.demand("D3", "D7")
 def test_policies_are_json_and_name_every_step_with_its_budgets() -> None:
     found = definition(
-        step("a", budget=15, undo=Undo("stock.cancel", unmake, quarantine=timedelta(minutes=2))),
+        step("a", budget=15, undo=Undo("stock.cancel", unmake, budget=60, quarantine=timedelta(minutes=2))),
         step("pivot", undo=None, pivot=True, queue="q", within=timedelta(minutes=1), budget=15),
         backoff=Backoff(timedelta(seconds=2), 3.0, timedelta(minutes=1)),
         extended_wait=ExtendedWait(timedelta(hours=1), 2),
@@ -231,7 +235,7 @@ def test_policies_are_json_and_name_every_step_with_its_budgets() -> None:
     assert policies["backoff_s"] == [2.0, 3.0, 60.0]
     assert (policies["extended_wait_s"], policies["extended_waits"]) == (3600.0, 2)
     assert policies["on_spent"] == "error"
-    assert policies["steps"]["a"]["undo_budget"] == 30
+    assert policies["steps"]["a"]["undo_budget"] == 60
     assert policies["steps"]["a"]["quarantine_s"] == 120.0
     assert policies["steps"]["pivot"] == {
         "position": 1,
