@@ -111,7 +111,10 @@ class Database:
         return rows
 
     async def _configure(self, connection: psycopg.AsyncConnection[DictRow]) -> None:
-        """Set a connection up; one to a server that must not decide anything is refused (split brain)."""
+        """Set a connection up; one to a server that must not decide anything is refused (split brain).
+
+        The first to a newly promoted server has those to the old one replaced, now or when their transaction ends.
+        """
         for statement in SESSION:
             await connection.execute(statement)
         connection.prepare_threshold = 2
@@ -121,7 +124,9 @@ class Database:
         if self._refusal:
             await connection.close()
             raise psycopg.OperationalError(self._refusal)
-        self._timeline = row["timeline"]
+        known, self._timeline = self._timeline, row["timeline"]
+        if 0 < known < self._timeline:
+            await self._pool.drain()
 
     def _refuses(self, timeline: int | None) -> str:
         """Why a server is not to be used; empty if it may be. A promotion raises the timeline above the old one."""

@@ -39,10 +39,11 @@ class Pair:
     primary: EmbeddedPostgres
     standby: EmbeddedPostgres
 
-    def either(self, dsn: str) -> str:
+    def either(self, dsn: str, *, standby_first: bool = False) -> str:
         """The address of whichever of the two takes writes, from that of a database on the primary."""
         here, there = f"127.0.0.1:{self.primary.port}", f"127.0.0.1:{self.standby.port}"
-        return f"{dsn.replace(here, f'{here},{there}')}?target_session_attrs=read-write"
+        both = f"{there},{here}" if standby_first else f"{here},{there}"
+        return f"{dsn.replace(here, both)}?target_session_attrs=read-write"
 
     def fail_over(self) -> None:
         """The primary dies, its standby takes its place."""
@@ -145,3 +146,26 @@ async def test_old_primary_that_returns_is_refused_by_whoever_has_seen_the_new_o
             await database.rows(WHERE)
         kill(pair.primary)
         assert await database.rows(WHERE) == [{"port": pair.standby.port}]
+
+
+@pytest.mark.demand("B2", "B11")
+async def test_open_connections_to_an_old_primary_are_given_up_once_another_one_has_seen_the_new_one(
+    pair: Pair,
+) -> None:
+    if pair.primary.is_alive():
+        pair.fail_over()
+    kill(pair.standby)
+    await asyncio.to_thread(pair.primary.start)
+    address = pair.either(pair.primary.dsn(), standby_first=True)
+    async with Database(address, name="state store", size=3) as database:
+        assert await _ports(database, 1) == {pair.primary.port}
+        await asyncio.to_thread(pair.standby.start)
+        while pair.standby.port not in await _ports(database, 3):
+            """The pool has one or two connections by now; it grows by one, which goes to the new primary."""
+        assert await _ports(database, 3) | await _ports(database, 3) == {pair.standby.port}
+    kill(pair.primary)
+
+
+async def _ports(database: Database, at_once: int) -> set[int]:
+    """Which server answered each of so many transactions at once."""
+    return {row["port"] for (row,) in await asyncio.gather(*(database.rows(WHERE) for _ in range(at_once)))}
