@@ -45,6 +45,7 @@ class ExpiredTask(BaseModel):
     state: TaskState
     locked_by: str
     complete_by: datetime
+    last_event: int
     past_pivot: bool
     expiries: int
     overdue_s: float
@@ -61,6 +62,7 @@ class Recovery(BaseModel):
     task_id: str
     locked_by: str
     complete_by: datetime
+    last_event: int
     target: TaskState
     delay_s: float
     failed_steps: list[str]

@@ -43,6 +43,7 @@ class _Case:
             task_id=self.task.task_id,
             locked_by=self.task.locked_by,
             complete_by=self.task.complete_by,
+            last_event=self.task.last_event,
             target=target,
             delay_s=delay_s,
             failed_steps=[s.name for s in self.failed] if self.counts else [],

@@ -1,7 +1,7 @@
 -- One page of held rows whose complete_by has passed, oldest first (D2, D4). Reads only. The window begins at the
 -- oldest held row, so that nothing is ever too old to be found.
 SELECT
-    t.task_id, t.state, t.locked_by, t.complete_by, past_pivot(t.task_id) AS past_pivot,
+    t.task_id, t.state, t.locked_by, t.complete_by, t.last_event, past_pivot(t.task_id) AS past_pivot,
     extract(epoch FROM (SELECT clock_timestamp()) - t.complete_by)::float8 AS overdue_s,
     d.policies,
     EXISTS (

@@ -1,19 +1,21 @@
 -- Carries out one page of the Supervisor's decisions: each row only if the locked_by and the complete_by that were
--- read still stand and the deadline has passed, so no task is recovered twice and no holder that moved on is evicted.
+-- read still stand and the deadline has passed, so no task is recovered twice and no holder that moved on is evicted;
+-- and only if nothing was written since, as a boundary in the last moment may have begun a pivot (F12).
 -- One second's worth of tasks may go at once; those behind them go when it is over, at the pace that grows over the
 -- ramp: counted over all pages and sweeps, no second lets more go than it should (D12).
 WITH decision AS MATERIALIZED (
     SELECT d.*
     FROM jsonb_to_recordset(%(decisions)s) AS d (
-        task_id text, locked_by text, complete_by timestamptz, target text, delay_s float8, failed_steps jsonb,
-        cause text
+        task_id text, locked_by text, complete_by timestamptz, last_event int, target text, delay_s float8,
+        failed_steps jsonb, cause text
     )
 ),
 expired AS MATERIALIZED (
     SELECT t.task_id, t.state, t.epoch, t.complete_by, d.target, d.delay_s, d.failed_steps, d.cause, d.locked_by
     FROM task AS t INNER JOIN decision AS d ON d.task_id = t.task_id
     WHERE
-        t.locked_by = d.locked_by AND t.complete_by = d.complete_by AND t.complete_by <= clock_timestamp()
+        t.locked_by = d.locked_by AND t.complete_by = d.complete_by AND t.last_event = d.last_event
+        AND t.complete_by <= clock_timestamp()
     ORDER BY t.task_id
     FOR UPDATE OF t SKIP LOCKED
 ),

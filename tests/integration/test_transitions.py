@@ -783,6 +783,24 @@ async def test_holder_that_moved_on_is_never_evicted(store: StoreBench, task_id:
     assert store.contents(task_id) == before
 
 
+@pytest.mark.demand("D5", "D9", "F12")
+async def test_decision_from_before_a_pivot_began_within_the_same_deadline_undoes_nothing(
+    store: StoreBench, task_id: str
+) -> None:
+    """The boundary was checked before the deadline, committed behind it; another step's deadline stays the task's."""
+    hold = await store.begun(task_id, "provisioning", "address")
+    store.owner("UPDATE step SET pivot = true WHERE name = 'disk'")
+    decision = decide(await expired(store, task_id)).model_copy(update={"target": TaskState.COMPENSATING})
+    store.owner("UPDATE task SET complete_by = clock_timestamp() + interval '1 minute'")
+    await store.store.advance(hold, begin=begin("disk", "provisioning"))
+    store.owner("UPDATE task SET complete_by = %(at)s", at=decision.complete_by)
+    assert store.step(task_id, "disk")["state"] == "Running"
+    before = store.contents(task_id)
+    assert await store.supervision.recover([decision], "supervisor") == []
+    assert store.contents(task_id) == before
+    await recovered(store, task_id)  # by a decision of the next sweep
+
+
 @pytest.mark.demand("D9")
 async def test_same_decision_is_carried_out_once(store: StoreBench, task_id: str) -> None:
     await store.begun(task_id)

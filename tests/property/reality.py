@@ -208,7 +208,7 @@ class Reality:
         """Read the task as the Supervisor does, and decide; the decision can be carried out later."""
         page = await self._supervision.expired(window=LONG, page=1_000, after=(None, ""))
         made = decide(next(t for t in page if t.task_id == self._task_id), counts=counts)
-        decision = Decision(made.locked_by, made.target, made.delay_s, tuple(made.failed_steps))
+        decision = Decision(made.locked_by, made.last_event, made.target, made.delay_s, tuple(made.failed_steps))
         self._recoveries[decision] = made
         return decision
 

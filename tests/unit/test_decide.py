@@ -44,6 +44,7 @@ def task(*steps: ExpiredStep, state: TaskState = TaskState.PROCESSING, **more: A
         "task_id": "t-1",
         "locked_by": "order/t-1/4",
         "complete_by": datetime(2026, 1, 1, tzinfo=UTC),
+        "last_event": 7,
         "past_pivot": False,
         "expiries": 3,
         "overdue_s": 1.0,

@@ -282,7 +282,8 @@ BUGS = (
         (
             Statement(
                 "recover",
-                "t.locked_by = d.locked_by AND t.complete_by = d.complete_by AND t.complete_by <= clock_timestamp()",
+                "t.locked_by = d.locked_by AND t.complete_by = d.complete_by AND t.last_event = d.last_event\n"
+                "        AND t.complete_by <= clock_timestamp()",
                 "t.locked_by IS NOT NULL",
             ),
             Behaviour(Supervision, "recover", b.pausing_before_it_writes),

@@ -15,9 +15,10 @@ SUPERVISOR = "supervisor"
 
 @dataclass(frozen=True)
 class Decision:
-    """What the Supervisor asks for, and the attempt that it saw hold the task."""
+    """What the Supervisor asks for, the attempt that it saw hold the task, and the last event that it saw."""
 
     locked_by: str
+    last_event: int
     target: TaskState
     delay_s: float
     failed: tuple[str, ...]
@@ -34,24 +35,26 @@ def decide(task: Task, *, counts: bool) -> Decision:
     spent = stop if undo or task.past_pivot or terms.on_spent == "error" else _T.COMPENSATING
     waits = terms.extended_wait.times if terms.extended_wait and not undo else 0
     threshold = UNDO_THRESHOLD if undo else terms.threshold
+    seen = task.attempt, len(task.events)
     if _expiries(task) + 1 >= terms.most_attempts:
-        return Decision(task.attempt, stop, 0.0, counted)
+        return Decision(*seen, stop, 0.0, counted)
     if not failed:
         again = terms.backoff.first * terms.backoff.factor ** (_expiries(task) - 1) if _expiries(task) else None
-        return Decision(task.attempt, back, min(again, terms.backoff.most).total_seconds() if again else 0.0, ())
+        return Decision(*seen, back, min(again, terms.backoff.most).total_seconds() if again else 0.0, ())
     if any(s.left == 0 for s in failed.values()):
-        return Decision(task.attempt, spent, 0.0, counted)
+        return Decision(*seen, spent, 0.0, counted)
     if failures <= threshold:
         pause = terms.backoff.first * terms.backoff.factor ** max(0, failures - 1)
-        return Decision(task.attempt, back, min(pause, terms.backoff.most).total_seconds(), counted)
+        return Decision(*seen, back, min(pause, terms.backoff.most).total_seconds(), counted)
     if terms.extended_wait and failures <= threshold + waits:
-        return Decision(task.attempt, back, terms.extended_wait.wait.total_seconds(), counted)
-    return Decision(task.attempt, spent, 0.0, counted)
+        return Decision(*seen, back, terms.extended_wait.wait.total_seconds(), counted)
+    return Decision(*seen, spent, 0.0, counted)
 
 
 def recover(task: Task, *, decision: Decision) -> Answer:
-    """Carry out a decision, if the attempt that was seen still holds the task, and is late."""
-    if not (task.held and task.late and task.attempt == decision.locked_by):
+    """Carry out a decision, if the attempt that was seen still holds the task, has written nothing, and is late."""
+    seen = (decision.locked_by, decision.last_event)
+    if not (task.held and task.late and seen == (task.attempt, len(task.events))):
         return Answer("nothing")
     for name in decision.failed:
         task.steps[name].failures += 1
