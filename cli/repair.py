@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Annotated, Literal
 
 import typer
@@ -24,8 +23,6 @@ from store.reads import Reads, TaskPage
 from store.state_store import Hold, StateStore
 from store.tables import Compensation
 
-_ON_ITS_WAY = timedelta(seconds=2)
-"""For so long after its deadline a call may still arrive; as in `undo_from`."""
 _BEING_UNDONE = (TaskState.COMPENSATING, TaskState.COMPENSATION_FAILED)
 
 Verdict = Literal["possible", "accepted", "already"]
@@ -132,10 +129,12 @@ def _entry(page: TaskPage, step: str) -> Compensation:
 
 def _check_that_no_call_is_on_its_way(page: TaskPage, entry: Compensation) -> None:
     step = next(s for s in page.steps if s.name == entry.step)
-    if step.completed_at is None and step.complete_by is not None and step.complete_by + _ON_ITS_WAY > page.now:
-        until = instant(step.complete_by + _ON_ITS_WAY)
+    if step.completed_at is not None or step.complete_by is None:
+        return
+    until = step.complete_by + page.late_call_margin
+    if until > page.now:
         raise Conflict(
-            f"a call of step {entry.step} of task {page.task.task_id} may be on its way until {until}:"
+            f"a call of step {entry.step} of task {page.task.task_id} may be on its way until {instant(until)}:"
             " look at the service again then"
         )
 

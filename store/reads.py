@@ -29,6 +29,7 @@ class TaskPage:
     """One task with everything on record about it: steps in order, events by number, undo log by seq.
 
     `blocked_by`: the service whose open breaker keeps the task from its next step, or the next step's undo.
+    `late_call_margin`: for so long after its deadline a call may still arrive.
     """
 
     task: Task
@@ -38,6 +39,7 @@ class TaskPage:
     alerts: Sequence[Alert]
     blocked_by: ServiceRow | None
     now: datetime
+    late_call_margin: timedelta
 
 
 class Reads:
@@ -65,6 +67,7 @@ class Reads:
             blocks = select(ServiceRow).where(
                 col(ServiceRow.name) == needed, func.is_blocked(col(ServiceRow.name), task_id)
             )
+            now, margin = (await session.exec(select(func.clock_timestamp(), func.late_call_margin()))).one()
             return TaskPage(
                 task=task,
                 steps=await all_of(Step, col(Step.position)),
@@ -72,7 +75,8 @@ class Reads:
                 events=await all_of(Event, col(Event.number)),
                 alerts=await all_of(Alert, col(Alert.id)),
                 blocked_by=None if task.state.is_settled else (await session.exec(blocks)).first(),
-                now=(await session.exec(select(func.clock_timestamp()))).one(),
+                now=now,
+                late_call_margin=margin,
             )
 
     async def tasks(

@@ -14,7 +14,7 @@ WITH movable AS MATERIALIZED (
         )
         AND (
             %(target)s <> 'ClosedByHand' OR s.completed_at IS NOT NULL
-            OR s.complete_by + interval '2 seconds' <= clock_timestamp()
+            OR s.complete_by + late_call_margin() <= clock_timestamp()
         )
 ),
 entry AS (

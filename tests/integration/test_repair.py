@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
 
 from cli.outlook import outlook
+from cli.output import instant
 from cli.repair import Repair, make
 from domain.faults import Conflict, NotFound
 from domain.messages import End
@@ -49,6 +52,17 @@ def said(task_id: str, step: str, target: UndoState, by: str = "cli:anna") -> Re
     """What a person says of an entry."""
     evidence = "refund 77 in the bank's list" if target is CLOSED else None
     return Repair(task_id, step, target, by, "the bank has paid it back", evidence)
+
+
+@contextmanager
+def margin_of_an_hour(store: StoreBench) -> Iterator[None]:
+    """Meanwhile a call may arrive for an hour after its deadline."""
+    (margin,) = store.owner("SELECT pg_get_functiondef('late_call_margin'::regproc) AS text")
+    store.owner(margin["text"].replace("2 seconds", "1 hour"))
+    try:
+        yield
+    finally:
+        store.owner(margin["text"])
 
 
 async def forced_on(store: StoreBench, repair: Repair) -> bool:
@@ -216,6 +230,23 @@ async def test_step_whose_own_call_may_be_on_its_way_is_not_closed_by_hand_yet(
         "UPDATE step SET complete_by = clock_timestamp() - interval '2 seconds' WHERE task_id = %(id)s", id=task_id
     )
     assert await make(store.store, reads, repair) == "accepted"
+
+
+@pytest.mark.demand("F7", "F10")
+async def test_margin_for_a_late_call_is_the_same_for_undo_for_a_repair_and_for_what_a_person_is_told(
+    store: StoreBench, reads: Reads, task_id: str
+) -> None:
+    await store.begun(task_id, step="charge")
+    store.owner(
+        "UPDATE step SET complete_by = clock_timestamp() - interval '1 minute', quarantine_s = 60 WHERE name = 'charge'"
+    )
+    with margin_of_an_hour(store):
+        await store.store.request_undo(asked(task_id))
+        assert not await forced_on(store, said(task_id, "charge", CLOSED))
+        over = store.step(task_id, "charge")["complete_by"] + timedelta(hours=1)
+        assert store.row(task_id)["not_before"] == over
+        with pytest.raises(Conflict, match=re.escape(f"may be on its way until {instant(over)}")):
+            await make(store.store, reads, said(task_id, "charge", CLOSED))
 
 
 # --- what follows ---------------------------------------------------------------------------------------------

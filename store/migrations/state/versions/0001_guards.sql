@@ -95,11 +95,16 @@ CREATE FUNCTION past_pivot(task text, ignoring text DEFAULT NULL) RETURNS boolea
     )
 $$;
 
+-- For so long after its deadline a call that was sent in time may still arrive (F7).
+CREATE FUNCTION late_call_margin() RETURNS interval LANGUAGE sql IMMUTABLE AS $$
+    SELECT interval '2 seconds'
+$$;
+
 -- The earliest moment at which undo may begin: where a begun step's service keeps no tombstones, nothing but time keeps
 -- a late original out, so undo waits out every deadline that was ever granted to such a step, plus a margin (F7).
 CREATE FUNCTION undo_from(task text) RETURNS timestamptz LANGUAGE sql VOLATILE AS $$
     SELECT greatest(clock_timestamp(), (
-        SELECT max(s.complete_by) + interval '2 seconds'
+        SELECT max(s.complete_by) + late_call_margin()
         FROM step AS s
         WHERE s.task_id = task AND s.quarantine_s IS NOT NULL AND s.state NOT IN ('NotStarted', 'Undone')
     ))
