@@ -116,7 +116,7 @@ class Bookkeeping:
         report = await self._boundary(hold, work, outcome)
         with suppress(Unreachable, TimeoutError):
             async with asyncio.timeout(_TAIL_S):
-                if report.end in _CAME_LATE and isinstance(outcome, Completed | Refused | Overtaken):
+                if report.end in _CAME_LATE and _is_answer(outcome):
                     answer = outcome.model_dump(mode="json")
                     await self._store.note_late(hold.task_id, work.step, answer, actor=hold.locked_by)
                 if work.request is not None:
@@ -124,13 +124,10 @@ class Bookkeeping:
         return report
 
     async def _tell_breaker(self, service: str, task_id: str, outcome: Outcome) -> None:
-        match outcome:
-            case Completed() | Refused() | Overtaken():
-                await self._services.answered(service, task_id)
-            case GaveUp():
-                await self._services.failed(service, task_id, outcome.cause)
-            case TimedOut() if outcome.called:
-                await self._services.failed(service, task_id, outcome.cause)
+        if _is_answer(outcome):
+            await self._services.answered(service, task_id)
+        elif isinstance(outcome, GaveUp) or (isinstance(outcome, TimedOut) and outcome.called):
+            await self._services.failed(service, task_id, outcome.cause)
 
     async def _boundary(self, hold: Hold, work: Work, outcome: Outcome) -> Report:
         """One guarded statement, whatever came of the call."""
@@ -183,6 +180,11 @@ class Bookkeeping:
             return report
         held = self._reservations.peek(hold.run_id, work.then.step, work.undo)
         return report.model_copy(update={"grant": held.as_grant()}) if held else report
+
+
+def _is_answer(outcome: Outcome) -> bool:
+    """Whether the service itself said it; a refusal by its fence is an answer too (C10)."""
+    return isinstance(outcome, Completed | Refused) or (isinstance(outcome, Overtaken) and outcome.answered)
 
 
 def _hold(work: Work) -> Hold:

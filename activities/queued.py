@@ -30,7 +30,7 @@ def _as_activity(agents: Agents, name: str) -> Callable[..., Any]:
         info = activity.info()
         if request.run_id != info.workflow_run_id:
             cause = f"the reservation is of run {request.run_id}, not of {info.workflow_run_id}"
-            raise _as_error(Overtaken(cause=cause))
+            raise _as_error(Overtaken(cause=cause, answered=False))
         if info.schedule_to_close_timeout is None:
             raise ApplicationError("a queued Agent needs a schedule-to-close timeout", non_retryable=True)
         left = info.schedule_to_close_timeout - (info.started_time - info.scheduled_time)

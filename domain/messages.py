@@ -102,10 +102,14 @@ class TimedOut(Message):
 
 
 class Overtaken(Message):
-    """The service has seen a newer epoch, or the request is of another run: somebody else moved the task."""
+    """The service has seen a newer epoch, or the request is of another run: somebody else moved the task.
+
+    `answered`: the service said so; not where its Agent did, and sent nothing.
+    """
 
     kind: Literal["overtaken"] = "overtaken"
     cause: str
+    answered: bool = True
 
 
 class StoodDown(Message):

@@ -1,0 +1,82 @@
+"""What the Scheduler's bookkeeping notes behind a boundary: late answers, and what the service's breaker is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
+
+from activities.agent import Agents
+from activities.agents import all_agents
+from activities.bookkeeping import Bookkeeping
+from activities.http import new_client
+from activities.queued import agent_activities
+from activities.reservations import Reservations
+from domain.ids import idempotency_keys
+from domain.messages import AgentRequest, End, Outcome, OutcomeBox, Overtaken, Report, Work
+from store.inbox import InboxStore
+from store.state_store import Hold
+from tests.integration.store_bench import RUN, StoreBench, begin
+
+RESET = "the run that was made by reset"
+
+
+def activity_of(hold: Hold) -> ActivityEnvironment:
+    """An activity of this run."""
+    environment = ActivityEnvironment()
+    environment.info = replace(
+        environment.info, workflow_id=hold.locked_by, workflow_type="order", workflow_run_id=hold.run_id
+    )
+    return environment
+
+
+def request_of(hold: Hold) -> AgentRequest:
+    """A charge, under a reservation of the run that held the task first."""
+    keys = idempotency_keys(hold.task_id, "charge", 0)
+    body = {"amount_minor": 1, "currency": "EUR", "card_token": "tok"}
+    terms = {"task_id": hold.task_id, "step": "charge", "action": "payments.charge", "epoch": hold.epoch}
+    return AgentRequest(**terms, body=body, keys=keys, calls=3, run_id=RUN)
+
+
+async def recorded(store: StoreBench, hold: Hold, outcome: Outcome) -> Report:
+    """Write the boundary behind the outcome of a queued Agent, as this run."""
+    async with new_client() as http:
+        books = Bookkeeping(
+            store.store, InboxStore(store.database), store.services, Reservations(), Agents([], {}, http)
+        )
+        work = Work(
+            task_id=hold.task_id,
+            epoch=hold.epoch,
+            step="charge",
+            undo=False,
+            begin=begin("charge"),
+            request=request_of(hold),
+            outcome=outcome,
+        )
+        return await activity_of(hold).run(books.record, work)
+
+
+async def by_an_agent(hold: Hold) -> Outcome:
+    """What a queued Agent makes of a request of another run: it sends nothing."""
+    async with new_client() as http:
+        charge, *_ = agent_activities(Agents(list(all_agents()), {}, http), ["payments"])
+        with pytest.raises(ApplicationError) as refused:
+            await activity_of(hold).run(charge, request_of(hold))
+    return OutcomeBox.model_validate(refused.value.details[0]).outcome
+
+
+@pytest.mark.demand("C8", "C10")
+@pytest.mark.parametrize("answered", [True, False], ids=["the service's fence", "the Agent by itself"])
+async def test_refusal_of_a_run_that_is_not_the_holder_counts_as_an_answer_only_if_the_service_gave_it(
+    store: StoreBench, task_id: str, answered: bool
+) -> None:
+    hold = replace(await store.begun(task_id, step="charge"), run_id=RESET)
+    await store.services.failed("payments", "another", "503")
+    outcome = Overtaken(cause="412") if answered else await by_an_agent(hold)
+    report = await recorded(store, hold, outcome)
+    (service,) = store.owner("SELECT failures FROM service WHERE name = 'payments'")
+    assert report.end is End.SUPERSEDED
+    assert ("late_answer" in store.kinds(task_id)) is answered
+    assert service["failures"] == (0 if answered else 1)
