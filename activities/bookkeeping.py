@@ -120,14 +120,14 @@ class Bookkeeping:
                     answer = outcome.model_dump(mode="json")
                     await self._store.note_late(hold.task_id, work.step, answer, actor=hold.locked_by)
                 if work.request is not None:
-                    await self._tell_breaker(work.request.service, work.task_id, outcome)
+                    await self._tell_breaker(work.request.service, hold, work.step, outcome)
         return report
 
-    async def _tell_breaker(self, service: str, task_id: str, outcome: Outcome) -> None:
+    async def _tell_breaker(self, service: str, hold: Hold, step: str, outcome: Outcome) -> None:
         if _is_answer(outcome):
-            await self._services.answered(service, task_id)
+            await self._services.answered(service, hold.task_id)
         elif isinstance(outcome, GaveUp) or (isinstance(outcome, TimedOut) and outcome.called):
-            await self._services.failed(service, task_id, outcome.cause)
+            await self._services.failed(service, hold.task_id, outcome.cause, report=f"{hold.locked_by}:{step}")
 
     async def _boundary(self, hold: Hold, work: Work, outcome: Outcome) -> Report:
         """One guarded statement, whatever came of the call."""

@@ -51,14 +51,18 @@ class Services:
         self._troubled: set[str] = set()
         self._looked_at = float("-inf")
 
-    async def failed(self, name: str, task_id: str, cause: str) -> bool:
-        """An attempt at a service has failed, with calls made. Whether its breaker opened by that."""
+    async def failed(self, name: str, task_id: str, cause: str, *, report: str) -> bool:
+        """An attempt at a service has failed, with calls made. Whether its breaker opened by that.
+
+        `report`: the attempt and its step; said again, as after a lost acknowledgement, it changes nothing.
+        """
         terms = self._terms
         self._troubled.add(name)
         params = {
             "name": name,
             "task_id": task_id,
             "cause": cause,
+            "report": report,
             "threshold": terms.failures,
             "pause_s": terms.pause.total_seconds(),
             "longest_pause_s": terms.longest_pause.total_seconds(),

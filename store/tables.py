@@ -28,7 +28,7 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlmodel import Field, SQLModel
 
 from domain.ids import TASK_ID
@@ -244,7 +244,7 @@ class ServiceRow(StateTable, table=True):
     """The circuit breaker of one remote service (C8). No row: closed, and never otherwise.
 
     Open, one task at a time may probe it from `retry_at` on, under a lease until `probe_until`; `forced` is a person's
-    word against its own judgement.
+    word against its own judgement. `reports`: who has reported the last failures, newest first.
     """
 
     __tablename__ = "service"
@@ -257,6 +257,7 @@ class ServiceRow(StateTable, table=True):
     name: str = Field(sa_column=Column(String, primary_key=True))
     state: str = Field(default="closed", sa_column=_text(server_default="closed"))
     failures: int = Field(default=0, sa_column=_int(0))
+    reports: list[str] = Field(default_factory=list, sa_column=Column(ARRAY(Text), nullable=False, server_default="{}"))
     openings: int = Field(default=0, sa_column=_int(0))
     since: datetime = Field(sa_column=_at())
     cause: str | None = Field(default=None, sa_column=_text(nullable=True))

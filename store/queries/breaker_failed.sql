@@ -1,16 +1,18 @@
 -- One more attempt in a row that failed at a service. At the threshold its breaker opens, with an alert; a probe that
--- failed keeps it open for longer: the pause before the next one doubles, up to its most (C8).
+-- failed keeps it open for longer: the pause before the next one doubles, up to its most (C8). No report counts twice: the
+-- row has the last ones, as many as lead to its opening.
 WITH seen AS MATERIALIZED (
     SELECT
         name, coalesce('forced ' || forced, state) AS state_from,
         state = 'closed' AND failures + 1 >= %(threshold)s AS trips,
         state = 'open' AND coalesce(probe_task = %(task_id)s, false) AS probe_failed
-    FROM service WHERE name = %(name)s
+    FROM service WHERE name = %(name)s AND %(report)s <> ALL (reports)
     FOR UPDATE
 ),
 moved AS (
     UPDATE service AS v SET
         failures = v.failures + 1,
+        reports = (array_prepend(%(report)s::text, v.reports))[1:%(threshold)s],
         cause = %(cause)s,
         state = CASE WHEN s.trips THEN 'open' ELSE v.state END,
         since = CASE WHEN s.trips THEN clock_timestamp() ELSE v.since END,

@@ -73,7 +73,7 @@ async def test_refusal_of_a_run_that_is_not_the_holder_counts_as_an_answer_only_
     store: StoreBench, task_id: str, answered: bool
 ) -> None:
     hold = replace(await store.begun(task_id, step="charge"), run_id=RESET)
-    await store.services.failed("payments", "another", "503")
+    await store.services.failed("payments", "another", "503", report="another")
     outcome = Overtaken(cause="412") if answered else await by_an_agent(hold)
     report = await recorded(store, hold, outcome)
     (service,) = store.owner("SELECT failures FROM service WHERE name = 'payments'")

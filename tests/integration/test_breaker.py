@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from itertools import pairwise
+from uuid import uuid4
 
 import pytest
 
@@ -46,9 +47,14 @@ def moves(store: StoreBench, name: str) -> list[tuple[object, ...]]:
     ]
 
 
+async def failed(store: StoreBench, name: str, task_id: str = "t", cause: str = "503") -> bool:
+    """One more attempt fails; whether the breaker opened by that."""
+    return await store.services.failed(name, task_id, cause, report=uuid4().hex)
+
+
 async def open_breaker(store: StoreBench, name: str) -> None:
     """Let attempts fail in a row until the breaker opens."""
-    assert [await store.services.failed(name, "t", "503") for _ in range(BREAKER.failures)][-1]
+    assert [await failed(store, name) for _ in range(BREAKER.failures)][-1]
 
 
 async def leased(store: StoreBench, name: str) -> str | None:
@@ -66,15 +72,25 @@ async def claimable(store: StoreBench) -> list[str]:
 
 @pytest.mark.demand("C8")
 async def test_breaker_opens_after_so_many_failures_in_a_row_with_one_alert(store: StoreBench) -> None:
-    opened = [await store.services.failed("stock", "t", "503") for _ in range(BREAKER.failures - 1)]
+    opened = [await failed(store, "stock") for _ in range(BREAKER.failures - 1)]
     await store.services.answered("stock", "t")
-    opened += [await store.services.failed("stock", "t", "503") for _ in range(BREAKER.failures + 2)]
+    opened += [await failed(store, "stock") for _ in range(BREAKER.failures + 2)]
     assert opened == [False] * 4 + [True] + [False] * 2
     assert breaker(store, "stock")["state"] == "open"
     alerts = store.owner("SELECT kind, message FROM alert")
     assert [(a["kind"], a["message"]) for a in alerts] == [
         ("breaker_open", "service stock: 3 attempts in a row failed, last: 503")
     ]
+
+
+@pytest.mark.demand("C8")
+async def test_failure_that_is_reported_again_is_counted_once_also_behind_others(store: StoreBench) -> None:
+    for report in ("a", "b", "a"):
+        assert not await store.services.failed("stock", "t", "503", report=report)
+    assert breaker(store, "stock")["failures"] == 2
+    await store.services.answered("stock", "t")
+    await store.services.failed("stock", "t", "503", report="b")
+    assert breaker(store, "stock")["failures"] == 0
 
 
 @pytest.mark.demand("C8")
@@ -137,7 +153,7 @@ async def test_probe_that_fails_keeps_it_open_and_the_word_of_others_does_not_co
     assert await leased(store, "stock") == "a"
     await store.services.answered("stock", "somebody else's late answer")
     assert breaker(store, "stock")["state"] == "open"
-    await store.services.failed("stock", "a", "504")
+    await failed(store, "stock", "a", "504")
     row = breaker(store, "stock")
     assert (row["state"], row["probe_task"], row["openings"], row["cause"]) == ("open", None, 2, "504")
 

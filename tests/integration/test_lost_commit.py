@@ -14,10 +14,11 @@ from domain.messages import End, Report, UndoRequest, UndoVerdict
 from domain.states import TaskState
 from runtime.embedded.postgres import EmbeddedPostgres
 from store.database import Database
+from store.services import Services
 from store.snapshot import Snapshot
 from store.state_store import Claim, StateStore
 from tests.faults.proxy import Cut, Proxy
-from tests.integration.store_bench import LOADED, StoreBench, begin, fresh_databases, open_store_bench, undo
+from tests.integration.store_bench import BREAKER, LOADED, StoreBench, begin, fresh_databases, open_store_bench, undo
 
 REFUSED = {"step": "stock", "message": "there is none"}
 
@@ -206,6 +207,15 @@ async def test_alert_of_a_fault_whose_acknowledgement_is_lost_is_raised_once(
     report = await through(line, cut, line.store.fail(hold, "stock", REFUSED, unknown=False, then="error"))
     assert report.end is End.PERMANENT_FAULT
     assert len(store.owner("SELECT id FROM alert")) == 1
+
+
+@pytest.mark.demand("C8")
+async def test_failure_that_is_told_to_a_breaker_whose_acknowledgement_is_lost_is_counted_once(
+    store: StoreBench, line: Line, cut: Cut
+) -> None:
+    services = Services(line.store.database, BREAKER)
+    await through(line, cut, services.failed("stock", "t", "503", report="order/t/1:stock"))
+    assert store.owner("SELECT failures, state FROM service") == [{"failures": 1, "state": "closed"}]
 
 
 @pytest.mark.demand("G4", "F1")

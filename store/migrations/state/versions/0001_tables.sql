@@ -75,6 +75,7 @@ CREATE TABLE service (
     name VARCHAR NOT NULL,
     state TEXT DEFAULT 'closed' NOT NULL,
     failures INTEGER DEFAULT '0' NOT NULL,
+    reports TEXT[] DEFAULT '{}' NOT NULL,
     openings INTEGER DEFAULT '0' NOT NULL,
     since TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
     cause TEXT,
