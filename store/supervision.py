@@ -14,7 +14,7 @@ from store.database import Database, query
 from store.state_store import NOTIFY
 
 _MOST_WATCHED = 1_000
-"""Rows of each definition version, and of those held, that a watch reads at most."""
+"""Rows of each definition version, and of those being undone, that a watch reads at most."""
 
 
 class ExpiredStep(BaseModel):

@@ -123,6 +123,8 @@ class Task(StateTable, table=True):
             "state_since",
             postgresql_where=text("state IN ('Error', 'CompensationFailed')"),
         ),
+        # watch_stuck.sql: undos, the longest first
+        Index("task_being_undone", "state_since", "task_id", postgresql_where=text("state = 'Compensating'")),
         # list: newest first
         Index("task_created", "created_at", "task_id"),
     )

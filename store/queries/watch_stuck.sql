@@ -1,6 +1,6 @@
 -- Alerts on what no deadline tells of (D11): tasks that are due for long and that nobody claims, one alert a definition
 -- version and cause within the hour; and undos that don't finish, one alert an undo. It looks at the first rows of each
--- version in the claim's own index, and of those held: the longest due and the next to expire, however many there are.
+-- version in the claim's own index, the longest due, and at the longest undos, however many there are.
 WITH RECURSIVE version AS (
     (
         SELECT t.definition, t.version FROM task AS t
@@ -24,19 +24,13 @@ unheld AS MATERIALIZED (
     SELECT t.*
     FROM version AS v
     CROSS JOIN LATERAL (
-        SELECT t.task_id, t.definition, t.version, t.state, t.state_since, t.not_before FROM task AS t
+        SELECT t.task_id, t.definition, t.version, t.state, t.not_before FROM task AS t
         WHERE
             t.definition = v.definition AND t.version = v.version
             AND t.locked_by IS NULL AND t.state IN ('Pending', 'Compensating')
         ORDER BY t.not_before, t.task_id
         LIMIT %(most)s
     ) AS t
-),
-held AS MATERIALIZED (
-    SELECT t.task_id, t.state, t.state_since FROM task AS t
-    WHERE t.locked_by IS NOT NULL
-    ORDER BY t.complete_by, t.task_id
-    LIMIT %(most)s
 ),
 stuck AS (
     SELECT
@@ -71,11 +65,12 @@ stuck_alert AS (
     GROUP BY s.subject
 ),
 stalled AS (
-    SELECT t.task_id, t.state_since
-    FROM (SELECT u.task_id, u.state, u.state_since FROM unheld AS u UNION ALL SELECT * FROM held) AS t
+    SELECT t.task_id, t.state_since FROM task AS t
     WHERE
         t.state = 'Compensating'
-        AND t.state_since <= clock_timestamp() - make_interval(secs => %(undo_stalled_after_s)s)
+        AND t.state_since <= (SELECT clock_timestamp()) - make_interval(secs => %(undo_stalled_after_s)s)
+    ORDER BY t.state_since, t.task_id
+    LIMIT %(most)s
 )
 INSERT INTO alert (kind, task_id, message)
 SELECT 'undo_stalled', s.task_id, format(

@@ -295,6 +295,19 @@ async def asked(store: StoreBench, task_id: str, minutes: int) -> None:
     since(store, task_id, minutes)
 
 
+COPIES = """
+INSERT INTO task (
+    task_id, definition, version, state, locked_by, complete_by, epoch, not_before, record_digest, submitter,
+    data_class, last_event
+)
+SELECT
+    task_id || '-' || n, definition, version, state, locked_by, complete_by - interval '1 minute', epoch,
+    not_before - interval '1 minute', record_digest, submitter, data_class, last_event
+FROM task, generate_series(1, %(n)s) AS n
+"""
+"""So many more of each task, due or to expire a minute before it, and in their states since now."""
+
+
 def since(store: StoreBench, task_id: str, minutes: int) -> None:
     """Let a task be in its state for so long."""
     ago = "UPDATE task SET state_since = clock_timestamp() - make_interval(mins => %(m)s) WHERE task_id = %(id)s"
@@ -322,6 +335,19 @@ async def test_undo_that_does_not_finish_is_one_alert_and_shown_as_stalled(
         pages = [await reads.page(i) for i in (task_id, f"{task_id}-in-time")]
     said = [outlook(p, live_worker=True, sweep_interval=timedelta(seconds=10)) for p in pages]
     assert ["stalled" in s for s in said] == [True, False]
+
+
+@pytest.mark.demand("D11", "F8")
+async def test_undo_that_stalls_is_found_behind_any_number_that_do_not(store: StoreBench, task_id: str) -> None:
+    """Both where it waits and where it is held: those that are due sooner, or expire sooner, are in time."""
+    await asked(store, task_id, 11)
+    await asked(store, f"{task_id}-held", 11)
+    await store.claim(f"{task_id}-held")
+    store.owner("UPDATE task SET complete_by = complete_by + interval '1 hour'")
+    store.owner(COPIES, n=1_001)
+    await sweep(store)
+    found = store.owner("SELECT task_id FROM alert WHERE kind = 'undo_stalled' ORDER BY task_id")
+    assert [a["task_id"] for a in found] == [task_id, f"{task_id}-held"]
 
 
 @pytest.mark.demand("D11", "F8")
@@ -361,7 +387,7 @@ def test_watch_reads_no_more_than_the_first_rows_of_each_index(planner: Planner,
     most = 100
     params = {"most": most, "stuck_after_s": 300.0, "undo_stalled_after_s": 600.0, "worker_gone_s": 30.0}
     found = planner.explain("watch_stuck", params, mode)
-    assert {s.index for s in found} == {"task_claimable", "task_held"}
-    assert sum(s.read for s in found if s.index == "task_held") == most
+    assert {s.index for s in found} == {"task_claimable", "task_being_undone"}
+    assert sum(s.read for s in found if s.index == "task_being_undone") == most
     versions = 2
     assert sum(s.read for s in found if s.index == "task_claimable") == versions * most + versions

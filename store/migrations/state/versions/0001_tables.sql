@@ -185,6 +185,8 @@ CREATE TABLE task (
     CONSTRAINT counts_are_not_negative CHECK (epoch >= 0 AND failure_count >= 0 AND last_event >= 0)
 );
 
+CREATE INDEX task_being_undone ON task (state_since, task_id) WHERE state = 'Compensating';
+
 CREATE INDEX task_claimable ON task (definition, version, not_before, task_id) WHERE locked_by IS NULL AND state IN ('Pending', 'Compensating');
 
 CREATE INDEX task_created ON task (created_at, task_id);
