@@ -9,6 +9,7 @@ Temporal takes no signal for a closed run; signal-with-start of this workflow is
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -30,7 +31,7 @@ class CompensationRequest:
     """Runs the one statement that asks for undo, and ends with its verdict."""
 
     def __init__(self) -> None:
-        self._asked: list[UndoRequest] = []
+        self._asked: UndoRequest | None = None
 
     @workflow.run
     async def run(self, given: Any = None) -> Json:
@@ -55,14 +56,12 @@ class CompensationRequest:
     async def _request(self, given: Any) -> UndoRequest:
         if workflow.info().parent is not None:
             return UndoRequest.model_validate(given)
-        try:
-            await workflow.wait_condition(lambda: bool(self._asked), timeout=_PATIENCE)
-        except TimeoutError:
-            return UndoRequest(task_id="", requester="temporal", reason=NO_REASON)
-        return self._asked[0]
+        with suppress(TimeoutError):
+            await workflow.wait_condition(lambda: self._asked is not None, timeout=_PATIENCE)
+        return self._asked or UndoRequest(task_id="", requester="temporal", reason=NO_REASON)
 
     @workflow.signal(dynamic=True)
     def on_signal(self, name: str, args: Sequence[RawValue]) -> None:
-        """Take the request; whatever it carries, it can't fail the run."""
-        if name == "compensate":
-            self._asked.append(read_request(args))
+        """Take the first request; whatever it carries, it can't fail the run. All others ask for the same."""
+        if name == "compensate" and self._asked is None:
+            self._asked = read_request(args)
