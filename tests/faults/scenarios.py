@@ -69,6 +69,7 @@ MADE = (
     *call("machine")[4:],
     *call("name")[:4],
 )
+TERMINATED = ("describe_workflow_execution", "terminate_workflow_execution", "get_workflow_execution_history")
 SCHEDULED = ("describe_namespace", "create_schedule", "describe_schedule", "update_schedule")
 UNMADE = (
     *around("undo_begin:machine"),
@@ -127,7 +128,7 @@ SCENARIOS = (
         ORDERED,
         more=(
             *behind("after:begin:stock", "recover", "request_cancel_workflow_execution"),
-            *(("after:begin:stock", *kills) for kills in behind("after:begin:stock", "terminate_workflow_execution")),
+            *(("after:begin:stock", *kills) for kills in behind("after:begin:stock", *TERMINATED)),
             *(("after:begin:stock", p) for (p,) in whoever("begin_sweep", "expired", "watch_stuck", "finish_sweep")),
         ),
         supervised=True,

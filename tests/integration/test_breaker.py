@@ -205,8 +205,8 @@ async def test_whatever_moves_a_breaker_is_on_record_with_who_why_before_and_aft
         await store.submitted(name)
     await open_breaker(store, "stock")
     assert await leased(store, "stock") == "a"
-    await store.services.failed("stock", "b", "no probe's word")
-    await store.services.failed("stock", "a", "504")
+    await failed(store, "stock", "b", "no probe's word")
+    await failed(store, "stock", "a", "504")
     assert await leased(store, "stock") == "a"
     await store.services.answered("stock", "b")
     await store.services.answered("stock", "a")
