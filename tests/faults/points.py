@@ -130,7 +130,7 @@ def _tasks(statements: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
 
 def _rpc(real: Method) -> Method:
     async def call(self: Any, rpc: str, req: Any, *args: Any, **kwargs: Any) -> Any:
-        execution = getattr(req, "workflow_execution", None)
+        execution = getattr(req, "workflow_execution", None) or getattr(req, "execution", None)
         workflow_id = getattr(req, "workflow_id", "") or getattr(execution, "workflow_id", "")
         tasks = workflow_id.split("/")[1:2]
         at(f"before:{rpc}", tasks)
