@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from itertools import combinations_with_replacement
-from typing import Any, Literal
+from typing import Any
 
 import psycopg
 import pytest
@@ -15,7 +14,7 @@ from domain.messages import End, Report, UndoRequest
 from domain.states import StepState, TaskState
 from store.database import Database
 from store.state_store import Hold, StateStore
-from store.supervision import ExpiredTask, Recovery
+from store.supervision import ExpiredTask
 from supervisor.decide import decide
 from tests.integration.store_bench import LOADED, RUN, StoreBench, begin, undo
 
@@ -840,43 +839,6 @@ async def test_sweep_reads_page_by_page_oldest_first_from_the_oldest_on(store: S
     second = await store.supervision.expired(window=window, page=5, after=(last.complete_by, last.task_id))
     assert [t.task_id for t in first] == ids[:2]
     assert [t.task_id for t in second] == ids[2:3]
-
-
-# --- any two at once ------------------------------------------------------------------------------------------
-
-Move = Literal["advance", "fail", "give_up", "release", "request_undo", "recover"]
-MOVES: tuple[Move, ...] = ("advance", "fail", "give_up", "release", "request_undo", "recover")
-
-
-def move(store: StoreBench, name: Move, hold: Hold, decision: Recovery) -> Awaitable[Any]:
-    """One of the writes that may meet on a held row."""
-    match name:
-        case "request_undo":
-            return store.store.request_undo(asked(hold.task_id))
-        case "recover":
-            return store.supervision.recover([decision], "supervisor")
-        case _:
-            return FORWARD[name](store.store, hold)
-
-
-@pytest.mark.demand("B2", "B11", "D5")
-@pytest.mark.parametrize("overdue", [False, True], ids=["in time", "overdue"])
-async def test_any_two_writes_that_meet_on_a_held_row_leave_it_consistent(store: StoreBench, overdue: bool) -> None:
-    pairs = list(combinations_with_replacement(MOVES, 2))
-    for number, (one, other) in enumerate(p for p in pairs for _ in range(5)):
-        task_id = f"t-{number}"
-        hold = await store.begun(task_id)
-        decision = decide(await expired(store, task_id))
-        if not overdue:
-            later = "UPDATE task SET complete_by = clock_timestamp() + interval '1 minute' WHERE task_id = %(id)s"
-            store.owner(later, id=task_id)
-        before = store.row(task_id)["last_event"]
-        await asyncio.gather(move(store, one, hold, decision), move(store, other, hold, decision))
-        store.is_consistent(task_id)
-        moved = store.row(task_id)["last_event"] - before
-        assert moved <= 2, (one, other)
-        if one == other and one != "advance":
-            assert moved <= 1, one
 
 
 @pytest.mark.demand("F12")
