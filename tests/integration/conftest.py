@@ -1,4 +1,4 @@
-"""The state store by itself, for the tests of one file; one that needs it otherwise has fixtures of its own."""
+"""The state store by itself, and reads on it, for the tests of one file; one that needs it otherwise says how."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from runtime.embedded.postgres import EmbeddedPostgres
+from store.reads import Reads, open_reads
 from tests.integration.store_bench import StoreBench, fresh_databases, open_store_bench
 
 
@@ -24,3 +25,10 @@ def store(opened: StoreBench) -> Iterator[StoreBench]:
     opened.empty()
     yield opened
     opened.empty()
+
+
+@pytest.fixture(scope="module")
+async def reads(opened: StoreBench) -> AsyncIterator[Reads]:
+    """Reads on the state store of this file."""
+    async with open_reads(opened.databases.app) as found:
+        yield found

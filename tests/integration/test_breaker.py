@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from itertools import pairwise
 from uuid import uuid4
 
@@ -10,26 +9,17 @@ import pytest
 
 from domain.messages import End, UndoRequest
 from domain.states import TaskState
-from runtime.embedded.postgres import EmbeddedPostgres
-from tests.integration.store_bench import BREAKER, LOADED, StoreBench, begin, fresh_databases, open_store_bench
+from store.reads import Reads
+from tests.integration.store_bench import BREAKER, LOADED, StoreBench, begin
 
 SLOTS = 1_000
 
 
-@pytest.fixture(scope="module")
-async def opened(templates: EmbeddedPostgres) -> AsyncIterator[StoreBench]:
-    """The state store on databases of this file."""
-    with fresh_databases(templates) as databases:
-        async with open_store_bench(databases, size=4) as bench:
-            yield bench
-
-
 @pytest.fixture
-def store(opened: StoreBench) -> StoreBench:
-    """The store, empty."""
-    opened.empty()
-    opened.services._looked_at = float("-inf")
-    return opened
+def store(store: StoreBench) -> StoreBench:
+    """The state store, empty, which has not looked at what is due yet."""
+    store.services._looked_at = float("-inf")
+    return store
 
 
 def breaker(store: StoreBench, name: str) -> dict[str, object]:
@@ -265,3 +255,15 @@ async def test_probe_that_takes_longer_than_its_lease_is_still_the_only_one_whil
     assert await claimable(store) == []
     await store.services.answered("stock", "a")
     assert breaker(store, "stock")["state"] == "closed"
+
+
+@pytest.mark.demand("C8", "F13")
+async def test_every_service_that_a_definition_needs_is_listed_with_its_breaker(
+    store: StoreBench, reads: Reads
+) -> None:
+    await store.services.force("mail", "closed", requester="cli:anna", reason="it is well")
+    rows, now = await reads.services()
+    assert [r.name for r in rows] == ["cloud", "mail", "payments", "shipping", "stock"]
+    assert [r.name for r in rows if r.forced] == ["mail"]
+    assert {r.state for r in rows} == {"closed"}
+    assert all(r.since <= now for r in rows)

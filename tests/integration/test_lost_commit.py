@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -10,17 +10,15 @@ from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
-from domain.messages import End, Report, UndoRequest, UndoVerdict
+from domain.messages import End, Report, UndoVerdict
 from domain.states import TaskState
-from runtime.embedded.postgres import EmbeddedPostgres
 from store.database import Database
 from store.services import Services
 from store.snapshot import Snapshot
 from store.state_store import Claim, StateStore
 from tests.faults.proxy import Cut, Proxy
-from tests.integration.store_bench import BREAKER, LOADED, StoreBench, begin, fresh_databases, open_store_bench, undo
-
-REFUSED = {"step": "stock", "message": "there is none"}
+from tests.integration.situations import REFUSED, asked, in_error, undo_begun
+from tests.integration.store_bench import BREAKER, LOADED, StoreBench, begin, undo
 
 
 @dataclass
@@ -29,22 +27,6 @@ class Line:
 
     store: StateStore
     proxy: Proxy
-
-
-@pytest.fixture(scope="module")
-async def opened(templates: EmbeddedPostgres) -> AsyncIterator[StoreBench]:
-    """The state store on databases of this file, without a proxy."""
-    with fresh_databases(templates) as databases:
-        async with open_store_bench(databases, size=4) as bench:
-            yield bench
-
-
-@pytest.fixture
-def store(opened: StoreBench) -> Iterator[StoreBench]:
-    """The state store, empty."""
-    opened.empty()
-    yield opened
-    opened.empty()
 
 
 @pytest.fixture
@@ -64,11 +46,6 @@ def cut(request: pytest.FixtureRequest) -> Cut:
     return found
 
 
-def asked(task_id: str) -> UndoRequest:
-    """A person asks for undo."""
-    return UndoRequest(task_id=task_id, requester="anna", reason="by mistake")
-
-
 async def through(line: Line, cut: Cut, write: Awaitable[Any]) -> Any:
     """What a write returns whose connection is cut."""
     line.proxy.arm(cut)
@@ -81,27 +58,11 @@ Prepare = Callable[[StoreBench, str], Awaitable[Any]]
 Write = Callable[[StateStore, Any], Awaitable[Any]]
 
 
-async def undo_begun(store: StoreBench, task_id: str) -> Any:
-    """A held undo run, with the undo of its last step begun."""
-    await store.begun(task_id, step="charge")
-    await store.store.request_undo(asked(task_id))
-    hold = await store.claim(task_id)
-    await store.store.undo_advance(hold, begin=undo("charge"))
-    return hold
-
-
 async def unstarted(store: StoreBench, task_id: str) -> Claim:
     """A claim whose run was not started."""
     await store.submitted(task_id)
     (claim,) = await store.store.claim("worker", LOADED, 9, [task_id])
     return claim
-
-
-async def in_error(store: StoreBench, task_id: str) -> str:
-    """A task in Error."""
-    hold = await store.begun(task_id)
-    await store.store.fail(hold, "stock", REFUSED, unknown=False, then="error")
-    return task_id
 
 
 BOUNDARY = {"done": "stock", "result": {"n": 1}, "calls": 1}
@@ -146,7 +107,7 @@ CASES: dict[str, tuple[Prepare, Write, str]] = {
     "request_undo": (lambda s, t: s.submitted(t), lambda s, t: s.request_undo(asked(t)), "undo_requested"),
     "resubmit": (
         in_error,
-        lambda s, t: s.resubmit(t, requester="anna", reason="corrected", changes={}),
+        lambda s, h: s.resubmit(h.task_id, requester="anna", reason="corrected", changes={}),
         "resubmitted",
     ),
     "undo_advance": (

@@ -4,48 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
 
-from cli.outlook import outlook
 from cli.output import instant
 from cli.repair import Repair, make
 from domain.faults import Conflict, NotFound
 from domain.messages import End
 from domain.states import TaskState, UndoState
-from runtime.embedded.postgres import EmbeddedPostgres
-from store.reads import Reads, open_reads
+from store.reads import Reads
 from store.state_store import Hold
-from tests.integration.store_bench import StoreBench, fresh_databases, open_store_bench, undo
-from tests.integration.test_transitions import REFUSED, asked, in_error, undoing
+from tests.integration.situations import REFUSED, asked, in_error, refund_refused, undoing
+from tests.integration.store_bench import StoreBench, undo
 
 SKIPPED, CLOSED = UndoState.SKIPPED, UndoState.CLOSED_BY_HAND
 OPEN = (UndoState.LOGGED, UndoState.UNDOING, UndoState.FAILED)
-
-
-@pytest.fixture(scope="module")
-async def opened(templates: EmbeddedPostgres) -> AsyncIterator[tuple[StoreBench, Reads]]:
-    """The state store on databases of this file, and reads on it."""
-    with fresh_databases(templates) as databases:
-        async with open_store_bench(databases) as bench, open_reads(databases.app) as reads:
-            yield bench, reads
-
-
-@pytest.fixture
-def store(opened: tuple[StoreBench, Reads]) -> Iterator[StoreBench]:
-    """The state store, empty."""
-    opened[0].empty()
-    yield opened[0]
-    opened[0].empty()
-
-
-@pytest.fixture
-def reads(opened: tuple[StoreBench, Reads]) -> Reads:
-    """Reads on the state store."""
-    return opened[1]
 
 
 def said(task_id: str, step: str, target: UndoState, by: str = "cli:anna") -> Repair:
@@ -76,15 +52,6 @@ async def forced_on(store: StoreBench, repair: Repair) -> bool:
         evidence=repair.evidence,
     )
     return moved
-
-
-async def refund_refused(store: StoreBench, task_id: str) -> Hold:
-    """An order whose shipment is undone, whose refund was refused for good, and whose stock was not tried."""
-    hold = await undoing(store, task_id, "ship")
-    await store.store.undo_advance(hold, begin=undo("ship"))
-    await store.store.undo_advance(hold, done="ship", calls=1, begin=undo("charge"))
-    await store.store.undo_fail(hold, "charge", REFUSED)
-    return hold
 
 
 async def undo_the_rest(store: StoreBench, task_id: str, *steps: str) -> End | None:
@@ -344,6 +311,22 @@ async def test_repair_of_another_entry_does_not_cut_a_quarantine_short(
     assert store.row(task_id)["not_before"] == due
 
 
+@pytest.mark.demand("F6")
+async def test_asking_again_for_undo_cuts_no_quarantine_short(store: StoreBench, task_id: str) -> None:
+    await store.begun(task_id)
+    store.owner("UPDATE step SET quarantine_s = 3600 WHERE name = 'stock'")
+    await store.store.request_undo(asked(task_id))
+    hold = await store.claim(task_id)
+    assert (await store.store.undo_advance(hold, begin=undo("stock"))).grant is not None
+    assert (await store.store.undo_advance(hold, done="stock", calls=1)).end == "Released"
+    await store.store.repair_undo(task_id, "stock", SKIPPED, requester="ada", reason="wait")
+    hold = await store.claim(task_id)
+    assert (await store.store.undo_advance(hold)).end == "UndoFailed"
+    await store.store.request_undo(asked(task_id))
+    (row,) = store.owner("SELECT not_before - clock_timestamp() AS left FROM task")
+    assert row["left"] > timedelta(minutes=59)
+
+
 # --- who said what --------------------------------------------------------------------------------------------
 
 
@@ -398,93 +381,3 @@ async def test_same_repair_asked_for_again_changes_nothing(store: StoreBench, re
     before = store.contents(task_id)
     assert await make(store.store, reads, repair) == "already"
     assert store.contents(task_id) == before
-
-
-# --- what happens next ----------------------------------------------------------------------------------------
-
-
-async def next_of(reads: Reads, task_id: str) -> str:
-    """The sentence that `show` has on what happens next."""
-    return outlook(await reads.page(task_id), live_worker=True, sweep_interval=timedelta(seconds=10))
-
-
-@pytest.mark.demand("F9", "F10", "G5")
-async def test_outlook_of_a_failed_undo_names_the_entry_and_every_way_on(
-    store: StoreBench, reads: Reads, task_id: str
-) -> None:
-    await refund_refused(store, task_id)
-    then = await next_of(reads, task_id)
-    assert "undoes what is left (charge, stock)" in then
-    assert f"starter.py compensate {task_id}" in then
-    assert f"starter.py repair {task_id} charge --done-by-hand" in then
-    for step in ("charge", "stock"):
-        await make(store.store, reads, said(task_id, step, SKIPPED))
-    then = await next_of(reads, task_id)
-    assert "step charge, stock was skipped" in then
-    assert f"starter.py repair {task_id} charge --done-by-hand" in then
-    store.owner("UPDATE compensation SET state = 'Undone' WHERE task_id = %(id)s", id=task_id)
-    assert "nothing is left to undo" in await next_of(reads, task_id)
-
-
-@pytest.mark.demand("C8", "G5")
-async def test_outlook_of_a_task_that_waits_for_a_service_says_which_why_and_until_when(
-    store: StoreBench, reads: Reads, task_id: str
-) -> None:
-    await asked_for(store, task_id)
-    assert "its undo is claimable now" in await next_of(reads, task_id)
-    store.owner(
-        "INSERT INTO service (name, state, failures, cause, retry_at)"
-        " VALUES ('shipping', 'open', 5, '503 again', clock_timestamp() + interval '1 minute')"
-    )
-    then = await next_of(reads, task_id)
-    assert then.startswith("waits for service shipping: its breaker is open (503 again), next probe at 20")
-    store.owner("UPDATE service SET probe_task = %(id)s, probe_until = clock_timestamp() + interval '1 minute'", id="x")
-    assert "next probe by 20" in await next_of(reads, task_id)
-    store.owner("UPDATE service SET probe_task = %(id)s", id=task_id)
-    assert "its undo is claimable now" in await next_of(reads, task_id), "it is the probe itself"
-    await store.services.force("shipping", "open", requester="cli:anna", reason="they move house")
-    assert "cli:anna has opened its breaker (they move house)" in await next_of(reads, task_id)
-
-
-@pytest.mark.demand("F6", "F7", "G5")
-async def test_outlook_of_an_undo_that_waits_on_purpose_says_what_for(
-    store: StoreBench, reads: Reads, task_id: str
-) -> None:
-    await store.begun(task_id)
-    store.owner("UPDATE step SET quarantine_s = 600 WHERE task_id = %(id)s AND name = 'stock'", id=task_id)
-    await store.store.request_undo(asked(task_id))
-    assert "until then a call of step stock may still be on its way" in await next_of(reads, task_id)
-    hold = await begun_undo(store, task_id, "stock")
-    await store.store.undo_advance(hold, done="stock", calls=1)
-    assert "step stock is in quarantine, and is undone once more then" in await next_of(reads, task_id)
-
-
-# --- services -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.demand("C8", "F13")
-async def test_every_service_that_a_definition_needs_is_listed_with_its_breaker(
-    store: StoreBench, reads: Reads
-) -> None:
-    await store.services.force("mail", "closed", requester="cli:anna", reason="it is well")
-    rows, now = await reads.services()
-    assert [r.name for r in rows] == ["cloud", "mail", "payments", "shipping", "stock"]
-    assert [r.name for r in rows if r.forced] == ["mail"]
-    assert {r.state for r in rows} == {"closed"}
-    assert all(r.since <= now for r in rows)
-
-
-@pytest.mark.demand("F6")
-async def test_asking_again_for_undo_cuts_no_quarantine_short(store: StoreBench, task_id: str) -> None:
-    await store.begun(task_id)
-    store.owner("UPDATE step SET quarantine_s = 3600 WHERE name = 'stock'")
-    await store.store.request_undo(asked(task_id))
-    hold = await store.claim(task_id)
-    assert (await store.store.undo_advance(hold, begin=undo("stock"))).grant is not None
-    assert (await store.store.undo_advance(hold, done="stock", calls=1)).end == "Released"
-    await store.store.repair_undo(task_id, "stock", SKIPPED, requester="ada", reason="wait")
-    hold = await store.claim(task_id)
-    assert (await store.store.undo_advance(hold)).end == "UndoFailed"
-    await store.store.request_undo(asked(task_id))
-    (row,) = store.owner("SELECT not_before - clock_timestamp() AS left FROM task")
-    assert row["left"] > timedelta(minutes=59)

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
 
-from runtime.embedded.postgres import EmbeddedPostgres
 from tests.conftest import Databases
-from tests.integration.store_bench import StoreBench, fresh_databases, open_store_bench
+from tests.integration.store_bench import StoreBench
 
 
 @pytest.fixture(scope="module")
-async def store(templates: EmbeddedPostgres) -> AsyncIterator[StoreBench]:
+async def store(opened: StoreBench) -> StoreBench:
     """A store with one task, `t`, whose first step is begun."""
-    with fresh_databases(templates) as databases:
-        async with open_store_bench(databases) as bench:
-            await bench.begun("t")
-            yield bench
+    await opened.begun("t")
+    return opened
 
 
 def orders_as_supervisor(databases: Databases) -> str:

@@ -18,7 +18,7 @@ from domain.states import TaskState
 from runtime.embedded.postgres import EmbeddedPostgres
 from store.database import Database
 from store.intake import NewTask
-from store.reads import open_reads
+from store.reads import Reads
 from store.supervision import Supervision
 from supervisor.activities import SupervisorActivities, SweepReport, SweepTerms, sweep_once
 from supervisor.decide import decide
@@ -47,12 +47,10 @@ WINDOW = timedelta(hours=1)
 
 
 @pytest.fixture
-def store(opened: StoreBench) -> Iterator[StoreBench]:
+def store(store: StoreBench) -> StoreBench:
     """The state store, empty, its definitions shown just now."""
-    opened.empty()
-    opened.owner("UPDATE definition SET seen_at = clock_timestamp()")
-    yield opened
-    opened.empty()
+    store.owner("UPDATE definition SET seen_at = clock_timestamp()")
+    return store
 
 
 async def sweep(store: StoreBench, **terms: Any) -> SweepReport:
@@ -317,7 +315,7 @@ def since(store: StoreBench, task_id: str, minutes: int) -> None:
 @pytest.mark.demand("D11", "F8", "F9", "G7")
 @pytest.mark.parametrize("where", ["waiting", "backing off", "held"])
 async def test_undo_that_does_not_finish_is_one_alert_and_shown_as_stalled(
-    store: StoreBench, task_id: str, where: str
+    store: StoreBench, reads: Reads, task_id: str, where: str
 ) -> None:
     await asked(store, task_id, 11)
     await asked(store, f"{task_id}-in-time", 9)
@@ -331,8 +329,7 @@ async def test_undo_that_does_not_finish_is_one_alert_and_shown_as_stalled(
     found = store.owner("SELECT task_id, message FROM alert WHERE kind = 'undo_stalled'")
     assert [a["task_id"] for a in found] == [task_id]
     assert re.fullmatch(r"its undo was asked for 6\d\d s ago; not undone yet: charge, stock", found[0]["message"])
-    async with open_reads(store.databases.app) as reads:
-        pages = [await reads.page(i) for i in (task_id, f"{task_id}-in-time")]
+    pages = [await reads.page(i) for i in (task_id, f"{task_id}-in-time")]
     said = [outlook(p, live_worker=True, sweep_interval=timedelta(seconds=10)) for p in pages]
     assert ["stalled" in s for s in said] == [True, False]
 

@@ -1,0 +1,79 @@
+"""Claims in the state store: who gets a task, for how long, and how many at once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+import pytest
+
+from domain.messages import End
+from domain.states import TaskState
+from store.database import Database
+from store.state_store import Hold, StateStore
+from tests.integration.situations import AT_ONCE
+from tests.integration.store_bench import LOADED, RUN, StoreBench, begin
+
+
+@pytest.mark.demand("B1", "B3")
+async def test_claim_holds_the_task_under_its_attempts_id_until_a_deadline(store: StoreBench, task_id: str) -> None:
+    hold = await store.claimed(task_id)
+    task = await store.task(task_id)
+    assert hold.locked_by == f"order/{task_id}/1"
+    assert (task.state, task.epoch, task.locked_by, task.run_id) == (TaskState.PROCESSING, 1, hold.locked_by, None)
+    assert 0 < (task.time_left_s or 0) <= 10
+    assert store.kinds(task_id) == ["submitted", "claimed"]
+
+
+@pytest.mark.demand("B1")
+async def test_claim_takes_no_more_than_the_workers_free_slots_over_all_definitions(store: StoreBench) -> None:
+    for n in range(4):
+        await store.submitted(f"o-{n}")
+        await store.submitted(f"p-{n}", "provisioning")
+    assert len(await store.store.claim("worker", LOADED, 3)) == 3
+    assert len(await store.store.claim("worker", LOADED, 3)) == 0
+    assert len(await store.store.claim("worker", LOADED, 5)) == 2
+    assert len(await store.store.claim("another", LOADED, 10)) == 3
+
+
+@pytest.mark.demand("B1", "B10")
+async def test_claim_passes_over_a_row_that_somebody_else_has_locked(store: StoreBench) -> None:
+    for n in range(3):
+        await store.submitted(f"t-{n}")
+    with psycopg.connect(store.databases.owner) as other:
+        other.execute("SELECT 1 FROM task WHERE task_id = 't-1' FOR UPDATE")
+        claims = await store.store.claim("worker", LOADED, 10)
+    assert sorted(c.task.task_id for c in claims) == ["t-0", "t-2"]
+
+
+async def test_claim_takes_only_what_the_worker_has_loaded_and_what_is_due(store: StoreBench, task_id: str) -> None:
+    await store.submitted(task_id)
+    assert await store.store.claim("worker", [("order", 2), ("provisioning", 1)], 10) == []
+    store.owner("UPDATE task SET not_before = clock_timestamp() + interval '1 hour'")
+    assert await store.store.claim("worker", LOADED, 10) == []
+
+
+@pytest.mark.demand("B1", "B10")
+async def test_of_two_claimers_exactly_one_wins_in_each_of_200_rounds(store: StoreBench, task_id: str) -> None:
+    await store.submitted(task_id)
+    async with Database(store.databases.app, name="state store", size=2) as database:
+        other = StateStore(database)
+        for number in range(1, 201):
+            won = await asyncio.gather(store.store.claim("a", LOADED, 1), other.claim("b", LOADED, 1))
+            (claim,) = [c for claims in won for c in claims]
+            assert claim.task.epoch == number
+            report = await other.release_unstarted(claim, "next round", AT_ONCE)
+            assert report.end is End.RELEASED
+    store.is_consistent(task_id)
+
+
+@pytest.mark.demand("B3")
+async def test_claim_whose_run_has_begun_is_not_released_as_unstarted(store: StoreBench, task_id: str) -> None:
+    await store.submitted(task_id)
+    (claim,) = await store.store.claim("worker", LOADED, 1)
+    hold = Hold(task_id, claim.locked_by, RUN)
+    assert (await store.store.advance(hold, begin=begin("stock"))).grant is not None
+    before = store.contents(task_id)
+    report = await store.store.release_unstarted(claim, "no answer", AT_ONCE)
+    assert report.end is End.SUPERSEDED
+    assert store.contents(task_id) == before

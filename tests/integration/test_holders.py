@@ -1,0 +1,180 @@
+"""Who may write: the holder of a task alone, before its deadline; what it writes twice counts once."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from domain.messages import End, Report
+from store.state_store import Hold, StateStore
+from tests.integration.situations import AT_ONCE, REFUSED, asked, in_error, recovered, undo_begun, undo_failed, undoing
+from tests.integration.store_bench import RUN, StoreBench, begin, undo
+
+# --- the holder, and nobody else ------------------------------------------------------------------------------
+
+FORWARD: dict[str, Callable[[StateStore, Hold], Awaitable[Report]]] = {
+    "advance": lambda s, h: s.advance(h, done="stock", result={}, calls=1, begin=begin("charge")),
+    "begin": lambda s, h: s.advance(h, begin=begin("stock")),
+    "fail": lambda s, h: s.fail(h, "stock", REFUSED, unknown=False, then="undo"),
+    "give_up": lambda s, h: s.give_up(h, "stock", "no more calls"),
+    "release": lambda s, h: s.release(h, "draining", step="stock", called=False, delay=AT_ONCE),
+}
+BACKWARD: dict[str, Callable[[StateStore, Hold], Awaitable[Report]]] = {
+    "undo_advance": lambda s, h: s.undo_advance(h, done="charge", calls=1, begin=undo("stock")),
+    "undo_begin": lambda s, h: s.undo_advance(h, begin=undo("charge")),
+    "undo_fail": lambda s, h: s.undo_fail(h, "charge", REFUSED),
+    "undo_give_up": lambda s, h: s.give_up(h, "charge", "no more calls"),
+    "undo_release": lambda s, h: s.release(h, "draining", step="charge", called=False, delay=AT_ONCE),
+}
+WRITES = {**FORWARD, **BACKWARD}
+TIMED = [name for name in WRITES if "release" not in name]
+
+
+async def at_work(store: StoreBench, task_id: str, write: str) -> Hold:
+    """A held task on which this write is due."""
+    if write in FORWARD:
+        return await store.begun(task_id)
+    return await undo_begun(store, task_id)
+
+
+@pytest.mark.demand("B2", "B11")
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("stranger", ["an older epoch", "another run of the same attempt"])
+async def test_who_does_not_hold_the_task_changes_nothing_and_is_told(
+    store: StoreBench, task_id: str, write: str, stranger: str
+) -> None:
+    hold = await at_work(store, task_id, write)
+    strangers = {
+        "an older epoch": Hold(task_id, f"order/{task_id}/{hold.epoch - 1}", RUN),
+        "another run of the same attempt": Hold(task_id, hold.locked_by, "run-after-a-reset"),
+    }
+    before = store.contents(task_id)
+    report = await WRITES[write](store.store, strangers[stranger])
+    assert report.end is End.SUPERSEDED
+    assert report.grant is None
+    assert store.contents(task_id) == before
+
+
+@pytest.mark.demand("B2", "C9", "C10")
+@pytest.mark.parametrize("write", TIMED)
+async def test_holder_that_comes_after_its_deadline_changes_nothing_and_is_told(
+    store: StoreBench, task_id: str, write: str
+) -> None:
+    hold = await at_work(store, task_id, write)
+    store.expire(task_id)
+    before = store.contents(task_id)
+    report = await WRITES[write](store.store, hold)
+    assert report.end is End.DEADLINE_PASSED
+    assert report.grant is None
+    assert store.contents(task_id) == before
+
+
+@pytest.mark.demand("B2")
+@pytest.mark.parametrize("write", WRITES)
+async def test_holder_in_time_may_write_and_its_event_names_its_run(
+    store: StoreBench, task_id: str, write: str
+) -> None:
+    hold = await at_work(store, task_id, write)
+    before = store.row(task_id)["last_event"]
+    report = await WRITES[write](store.store, hold)
+    assert report.end not in (End.SUPERSEDED, End.DEADLINE_PASSED)
+    assert store.row(task_id)["last_event"] == before + 1
+    (last,) = store.owner("SELECT detail FROM event WHERE task_id = %(id)s ORDER BY number DESC LIMIT 1", id=task_id)
+    assert last["detail"]["run_id"] == RUN
+    store.is_consistent(task_id)
+
+
+async def test_holder_may_still_let_go_after_its_deadline_until_it_is_evicted(store: StoreBench, task_id: str) -> None:
+    hold = await store.begun(task_id)
+    store.expire(task_id)
+    report = await store.store.release(hold, "draining", step="stock", called=True, delay=AT_ONCE)
+    assert report.end is End.RELEASED
+    again = await store.store.release(hold, "draining", step="stock", called=True, delay=AT_ONCE)
+    assert again.end is End.RELEASED
+    store.is_consistent(task_id)
+
+
+@pytest.mark.demand("B2", "B11")
+async def test_holder_that_was_evicted_finds_its_successor_and_changes_nothing(store: StoreBench, task_id: str) -> None:
+    zombie = await store.begun(task_id)
+    await recovered(store, task_id)
+    successor = await store.claim(task_id, "run-2")
+    await store.store.advance(successor, begin=begin("stock"))
+    before = store.contents(task_id)
+    for write in FORWARD.values():
+        assert (await write(store.store, zombie)).end is End.SUPERSEDED
+    assert store.contents(task_id) == before
+    assert (await store.store.advance(successor, done="stock", result={}, calls=1)).end is None
+
+
+@pytest.mark.demand("B2", "F1")
+async def test_run_whose_task_is_to_be_undone_is_told_so(store: StoreBench, task_id: str) -> None:
+    hold = await store.begun(task_id)
+    await store.store.request_undo(asked(task_id))
+    assert (await FORWARD["advance"](store.store, hold)).end is End.UNDO_REQUESTED
+
+
+async def test_write_about_a_task_that_is_not_there_is_superseded(store: StoreBench) -> None:
+    report = await store.store.advance(Hold("nobody", "order/nobody/1", RUN), begin=begin("stock"))
+    assert (report.end, report.cause) == (End.SUPERSEDED, "there is no task nobody")
+
+
+# --- run twice ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.demand("B8", "C13")
+async def test_boundary_that_is_written_twice_returns_the_recorded_result_and_reserves_nothing(
+    store: StoreBench, task_id: str
+) -> None:
+    hold = await store.begun(task_id)
+    first = await store.store.advance(hold, done="stock", result={"n": 1}, calls=1, begin=begin("charge"))
+    assert first.grant is not None
+    assert first.result == {"n": 1}
+    before = store.contents(task_id)
+    second = await store.store.advance(hold, done="stock", result={"n": 2}, calls=3, begin=begin("charge"))
+    assert (second.end, second.result, second.grant) == (None, {"n": 1}, None)
+    assert store.contents(task_id) == before
+
+
+@pytest.mark.demand("B8")
+async def test_step_that_is_done_is_not_begun_again(store: StoreBench, task_id: str) -> None:
+    hold = await store.begun(task_id)
+    await store.store.advance(hold, done="stock", result={"n": 1}, calls=1)
+    before = store.contents(task_id)
+    report = await store.store.advance(hold, begin=begin("stock"))
+    assert (report.end, report.result, report.grant) == (None, {"n": 1}, None)
+    assert store.contents(task_id) == before
+
+
+@pytest.mark.demand("B11")
+async def test_last_boundary_that_is_written_twice_says_processed_twice(store: StoreBench, task_id: str) -> None:
+    hold = await store.begun(task_id, step="confirm")
+    for _ in range(2):
+        assert (await store.store.advance(hold, done="confirm", result={}, calls=1)).end is End.PROCESSED
+    assert store.kinds(task_id).count("processed") == 1
+    assert store.row(task_id)["locked_by"] is None
+
+
+@pytest.mark.demand("C5", "F11")
+async def test_faults_that_are_recorded_twice_say_the_same_twice(store: StoreBench, task_id: str) -> None:
+    hold = await in_error(store, task_id)
+    again = await store.store.fail(hold, "stock", REFUSED, unknown=False, then="error")
+    assert (again.end, again.cause) == (End.PERMANENT_FAULT, "there is none")
+    assert store.kinds(task_id).count("failed") == 1
+    hold = await undo_failed(store, f"{task_id}-2")
+    again = await store.store.undo_fail(hold, "charge", {"message": "never"})
+    assert again.end is End.UNDO_FAILED
+    assert store.kinds(f"{task_id}-2").count("undo_failed") == 1
+
+
+@pytest.mark.demand("F11")
+async def test_undo_that_is_finished_is_not_repeated(store: StoreBench, task_id: str) -> None:
+    hold = await undoing(store, task_id)
+    await store.store.undo_advance(hold, begin=undo("charge"))
+    first = await store.store.undo_advance(hold, done="charge", calls=1, begin=undo("stock"))
+    assert first.grant is not None
+    before = store.contents(task_id)
+    assert (await store.store.undo_advance(hold, done="charge", calls=1, begin=undo("stock"))).grant is None
+    assert (await store.store.undo_advance(hold, begin=undo("charge"))).grant is None
+    assert store.contents(task_id) == before

@@ -1,0 +1,72 @@
+"""What a person is told of a task that waits or has failed: what happens next, when, and what may be done."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from cli.outlook import outlook
+from cli.repair import Repair, make
+from domain.states import UndoState
+from store.reads import Reads
+from tests.integration.situations import asked, refund_refused
+from tests.integration.store_bench import StoreBench, undo
+
+
+async def next_of(reads: Reads, task_id: str) -> str:
+    """The sentence that `show` has on what happens next."""
+    return outlook(await reads.page(task_id), live_worker=True, sweep_interval=timedelta(seconds=10))
+
+
+@pytest.mark.demand("F9", "F10", "G5")
+async def test_outlook_of_a_failed_undo_names_the_entry_and_every_way_on(
+    store: StoreBench, reads: Reads, task_id: str
+) -> None:
+    await refund_refused(store, task_id)
+    then = await next_of(reads, task_id)
+    assert "undoes what is left (charge, stock)" in then
+    assert f"starter.py compensate {task_id}" in then
+    assert f"starter.py repair {task_id} charge --done-by-hand" in then
+    for step in ("charge", "stock"):
+        await make(store.store, reads, Repair(task_id, step, UndoState.SKIPPED, "cli:anna", "it is paid back", None))
+    then = await next_of(reads, task_id)
+    assert "step charge, stock was skipped" in then
+    assert f"starter.py repair {task_id} charge --done-by-hand" in then
+    store.owner("UPDATE compensation SET state = 'Undone' WHERE task_id = %(id)s", id=task_id)
+    assert "nothing is left to undo" in await next_of(reads, task_id)
+
+
+@pytest.mark.demand("C8", "G5")
+async def test_outlook_of_a_task_that_waits_for_a_service_says_which_why_and_until_when(
+    store: StoreBench, reads: Reads, task_id: str
+) -> None:
+    await store.processed(task_id)
+    await store.store.request_undo(asked(task_id))
+    assert "its undo is claimable now" in await next_of(reads, task_id)
+    store.owner(
+        "INSERT INTO service (name, state, failures, cause, retry_at)"
+        " VALUES ('shipping', 'open', 5, '503 again', clock_timestamp() + interval '1 minute')"
+    )
+    then = await next_of(reads, task_id)
+    assert then.startswith("waits for service shipping: its breaker is open (503 again), next probe at 20")
+    store.owner("UPDATE service SET probe_task = %(id)s, probe_until = clock_timestamp() + interval '1 minute'", id="x")
+    assert "next probe by 20" in await next_of(reads, task_id)
+    store.owner("UPDATE service SET probe_task = %(id)s", id=task_id)
+    assert "its undo is claimable now" in await next_of(reads, task_id), "it is the probe itself"
+    await store.services.force("shipping", "open", requester="cli:anna", reason="they move house")
+    assert "cli:anna has opened its breaker (they move house)" in await next_of(reads, task_id)
+
+
+@pytest.mark.demand("F6", "F7", "G5")
+async def test_outlook_of_an_undo_that_waits_on_purpose_says_what_for(
+    store: StoreBench, reads: Reads, task_id: str
+) -> None:
+    await store.begun(task_id)
+    store.owner("UPDATE step SET quarantine_s = 600 WHERE task_id = %(id)s AND name = 'stock'", id=task_id)
+    await store.store.request_undo(asked(task_id))
+    assert "until then a call of step stock may still be on its way" in await next_of(reads, task_id)
+    hold = await store.claim(task_id)
+    assert (await store.store.undo_advance(hold, begin=undo("stock"))).grant is not None
+    await store.store.undo_advance(hold, done="stock", calls=1)
+    assert "step stock is in quarantine, and is undone once more then" in await next_of(reads, task_id)

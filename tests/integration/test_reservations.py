@@ -1,0 +1,163 @@
+"""Reservations: how many calls an attempt may make, out of which budget, and until when."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from domain.messages import End
+from domain.states import TaskState
+from supervisor.decide import decide
+from tests.integration.situations import AT_ONCE, WINDOW, expired, recovered, undoing
+from tests.integration.store_bench import StoreBench, begin, undo
+
+
+@pytest.mark.demand("E1", "E3")
+async def test_beginning_reserves_the_allowance_out_of_the_budget(store: StoreBench, task_id: str) -> None:
+    hold = await store.claimed(task_id)
+    report = await store.store.advance(hold, begin=begin("stock", calls=4, within_s=30.0))
+    assert report.grant is not None
+    assert report.grant.calls == 4
+    assert 29 < report.grant.within_s <= 30
+    step = store.step(task_id, "stock")
+    assert (step["state"], step["budget"], step["budget_left"], step["reserved"]) == ("Running", 9, 5, 4)
+
+
+@pytest.mark.demand("E1", "E3")
+@pytest.mark.parametrize(("used", "left"), [(0, 9), (1, 8), (3, 6), (7, 6), (None, 6)])
+async def test_completion_returns_what_was_certainly_not_used(
+    store: StoreBench, task_id: str, used: int | None, left: int
+) -> None:
+    hold = await store.begun(task_id)
+    await store.store.advance(hold, done="stock", result={}, calls=used)
+    assert store.step(task_id, "stock")["budget_left"] == left
+
+
+@pytest.mark.demand("E1", "E3")
+async def test_beginning_again_in_one_attempt_reserves_anew_and_keeps_the_deadline(
+    store: StoreBench, task_id: str
+) -> None:
+    hold = await store.begun(task_id)
+    before = store.step(task_id, "stock")
+    report = await store.store.advance(hold, begin=begin("stock", within_s=3600.0))
+    after = store.step(task_id, "stock")
+    assert report.grant is not None
+    assert report.grant.within_s <= 60
+    assert after["complete_by"] == before["complete_by"] == store.row(task_id)["complete_by"]
+    assert (after["budget_left"], after["reserved"]) == (3, 3)
+    assert after["reservation"] != before["reservation"]
+    assert after["outcome_unknown"]
+
+
+@pytest.mark.demand("B8", "C3", "E1")
+async def test_new_attempt_gets_a_new_deadline_and_what_is_left_of_the_budget(store: StoreBench, task_id: str) -> None:
+    await store.begun(task_id)
+    await recovered(store, task_id)
+    before = store.step(task_id, "stock")
+    hold = await store.claim(task_id)
+    report = await store.store.advance(hold, begin=begin("stock"))
+    after = store.step(task_id, "stock")
+    assert report.grant is not None
+    assert report.grant.within_s > 59
+    assert after["complete_by"] > before["complete_by"]
+    assert (after["epoch"], after["budget_left"], after["outcome_unknown"]) == (2, 3, True)
+
+
+@pytest.mark.demand("F7")
+async def test_deadline_of_a_step_never_moves_back(store: StoreBench, task_id: str) -> None:
+    hold = await store.claimed(task_id)
+    await store.store.advance(hold, begin=begin("stock", within_s=3600.0))
+    before = store.step(task_id, "stock")["complete_by"]
+    await store.store.release(hold, "draining", step="stock", called=True, delay=AT_ONCE)
+    hold = await store.claim(task_id)
+    await store.store.advance(hold, begin=begin("stock", within_s=1.0))
+    assert store.step(task_id, "stock")["complete_by"] == before
+
+
+@pytest.mark.demand("E1", "E3")
+async def test_reservations_of_all_attempts_never_exceed_the_budget_and_end_with_gave_up(
+    store: StoreBench, task_id: str
+) -> None:
+    await store.submitted(task_id)
+    granted = []
+    while True:
+        hold = await store.claim(task_id)
+        report = await store.store.advance(hold, begin=begin("stock", calls=4))
+        if report.grant is None:
+            break
+        granted.append(report.grant.calls)
+        await store.store.release(hold, "called, and then drained", step="stock", called=True, delay=AT_ONCE)
+    assert granted == [4, 4, 1]
+    assert report.end is End.GAVE_UP
+    assert "budget" in report.cause
+    assert store.step(task_id, "stock")["budget_left"] == 0
+    decision = decide(await expired(store, task_id))
+    assert decision.target is TaskState.COMPENSATING
+    store.is_consistent(task_id)
+
+
+@pytest.mark.demand("E1", "E3", "C9")
+async def test_next_step_without_budget_leaves_the_boundary_written_and_gives_up_by_itself(
+    store: StoreBench, task_id: str
+) -> None:
+    hold = await store.begun(task_id)
+    store.owner("UPDATE step SET budget_left = 0 WHERE name = 'charge'")
+    report = await store.store.advance(hold, done="stock", result={}, calls=1, begin=begin("charge"))
+    assert (report.end, report.grant) == (None, None)
+    report = await store.store.advance(hold, begin=begin("charge"))
+    assert report.end is End.GAVE_UP
+    assert store.step(task_id, "stock")["state"] == "Completed"
+    assert store.step(task_id, "charge")["state"] == "NotStarted"
+    assert store.kinds(task_id)[-2:] == ["advanced", "gave_up"]
+
+
+@pytest.mark.demand("E3", "C8")
+@pytest.mark.parametrize(("called", "left"), [(False, 9), (True, 6)])
+async def test_release_returns_the_reservation_only_if_certainly_no_call_was_made(
+    store: StoreBench, task_id: str, called: bool, left: int
+) -> None:
+    hold = await store.begun(task_id)
+    await store.store.release(hold, "draining", step="stock", called=called, delay=timedelta(seconds=30))
+    row = store.row(task_id)
+    assert (row["state"], row["locked_by"], row["failure_count"]) == ("Pending", None, 0)
+    assert row["not_before"] > row["updated_at"] + timedelta(seconds=29)
+    step = store.step(task_id, "stock")
+    assert (step["budget_left"], step["failure_count"]) == (left, 0)
+
+
+@pytest.mark.demand("E4")
+async def test_undo_reserves_out_of_its_own_budget(store: StoreBench, task_id: str) -> None:
+    hold = await undoing(store, task_id)
+    report = await store.store.undo_advance(hold, begin=undo("charge", calls=7))
+    assert report.grant is not None
+    assert report.grant.calls == 7
+    step = store.step(task_id, "charge")
+    assert (step["budget_left"], step["undo_budget_left"], step["state"]) == (6, 23, "Undoing")
+    await store.store.undo_advance(hold, done="charge", calls=2, begin=undo("stock"))
+    assert store.step(task_id, "charge")["undo_budget_left"] == 28
+    await store.store.release(hold, "draining", step="stock", called=False, delay=AT_ONCE)
+    assert store.step(task_id, "stock")["undo_budget_left"] == 30
+    assert store.row(task_id)["state"] == "Compensating"
+
+
+@pytest.mark.demand("C9")
+async def test_giving_up_brings_only_the_tasks_own_deadline_forward(store: StoreBench, task_id: str) -> None:
+    hold = await store.begun(task_id)
+    before = store.step(task_id, "stock")
+    report = await store.store.give_up(hold, "stock", "no more calls")
+    assert report.end is End.GAVE_UP
+    assert store.step(task_id, "stock") == {**before, "gave_up": True}
+    (found,) = await store.supervision.expired(window=WINDOW, page=10, after=(None, ""))
+    assert found.locked_by == hold.locked_by
+    assert decide(found).failed_steps == ["stock"]
+
+
+@pytest.mark.demand("B4", "C9")
+async def test_deadline_of_a_task_is_the_earliest_of_its_running_steps(store: StoreBench, task_id: str) -> None:
+    hold = await store.claimed(task_id, "provisioning")
+    await store.store.advance(hold, begin=begin("address", "provisioning", within_s=10.0))
+    await store.store.advance(hold, begin=begin("disk", "provisioning", within_s=50.0))
+    assert store.row(task_id)["complete_by"] == store.step(task_id, "address")["complete_by"]
+    await store.store.advance(hold, done="address", result={}, calls=1)
+    assert store.row(task_id)["complete_by"] == store.step(task_id, "disk")["complete_by"]

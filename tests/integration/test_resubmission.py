@@ -1,0 +1,99 @@
+"""Resubmission by a person: what starts again, with which budget, and under which keys."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.situations import AT_ONCE, REFUSED, asked, in_error
+from tests.integration.store_bench import StoreBench, begin
+
+
+async def resubmit(store: StoreBench, task_id: str) -> bool:
+    """A person resubmits."""
+    moved, _ = await store.store.resubmit(task_id, requester="anna", reason="corrected", changes={"a": [1, 2]})
+    return moved
+
+
+@pytest.mark.demand("G1", "G4", "C2")
+async def test_resubmission_starts_again_with_fresh_budget_and_says_who_and_why(
+    store: StoreBench, task_id: str
+) -> None:
+    await in_error(store, task_id)
+    assert await resubmit(store, task_id)
+    row, step = store.row(task_id), store.step(task_id, "stock")
+    assert (row["state"], row["failure_count"], row["error"]) == ("Pending", 0, None)
+    assert (step["budget_left"], step["budget"], step["failure_count"]) == (9, 12, 0)
+    (event,) = store.owner("SELECT * FROM event WHERE kind = 'resubmitted'")
+    assert (event["actor"], event["detail"]["reason"], event["detail"]["changes"]) == (
+        "anna",
+        "corrected",
+        {"a": [1, 2]},
+    )
+    hold = await store.claim(task_id)
+    assert (await store.store.advance(hold, begin=begin("stock"))).grant is not None
+
+
+@pytest.mark.demand("C2", "C5")
+async def test_key_generation_rises_only_where_it_is_proved_that_no_effect_exists(
+    store: StoreBench, task_id: str
+) -> None:
+    await in_error(store, task_id, unknown=False)
+    await resubmit(store, task_id)
+    assert store.step(task_id, "stock")["key_generation"] == 1
+    assert store.step(task_id, "charge")["key_generation"] == 0
+    await in_error(store, f"{task_id}-2", unknown=True)
+    await resubmit(store, f"{task_id}-2")
+    assert store.step(f"{task_id}-2", "stock")["key_generation"] == 0
+
+
+@pytest.mark.demand("C2", "C5")
+@pytest.mark.parametrize(("called", "generation"), [(True, 0), (False, 1)])
+async def test_call_of_an_earlier_attempt_keeps_the_key_and_a_certain_absence_of_calls_does_not(
+    store: StoreBench, task_id: str, called: bool, generation: int
+) -> None:
+    hold = await store.begun(task_id)
+    await store.store.release(hold, "draining", step="stock", called=called, delay=AT_ONCE)
+    hold = await store.claim(task_id)
+    grant = (await store.store.advance(hold, begin=begin("stock"))).grant
+    assert grant is not None
+    assert grant.unknown is called, "the Agent is told, and says so with what it reports"
+    await store.store.fail(hold, "stock", REFUSED, unknown=grant.unknown, then="error")
+    await resubmit(store, task_id)
+    assert store.step(task_id, "stock")["key_generation"] == generation
+
+
+@pytest.mark.demand("C2", "C15")
+async def test_key_rises_after_a_call_of_an_earlier_attempt_that_was_asked_about(
+    store: StoreBench, task_id: str
+) -> None:
+    hold = await store.begun(task_id)
+    await store.store.release(hold, "draining", step="stock", called=True, delay=AT_ONCE)
+    hold = await store.claim(task_id)
+    await store.store.advance(hold, begin=begin("stock"))
+    await store.store.fail(hold, "stock", REFUSED, unknown=False, then="error")
+    await resubmit(store, task_id)
+    assert store.step(task_id, "stock")["key_generation"] == 1
+
+
+@pytest.mark.demand("G1", "B8")
+async def test_resubmission_repeats_only_the_step_that_failed(store: StoreBench, task_id: str) -> None:
+    hold = await store.begun(task_id, step="charge")
+    await store.store.fail(hold, "charge", REFUSED, unknown=False, then="error")
+    before = store.step(task_id, "stock")
+    await resubmit(store, task_id)
+    assert store.step(task_id, "stock") == before
+    assert before["state"] == "Completed"
+
+
+@pytest.mark.demand("G1")
+async def test_only_a_task_in_error_is_resubmitted(store: StoreBench, task_id: str) -> None:
+    await store.submitted(task_id)
+    for make in (lambda: store.claim(task_id), lambda: store.store.request_undo(asked(task_id)), lambda: None):
+        before = store.contents(task_id)
+        moved, after = await store.store.resubmit(task_id, requester="anna", reason="why", changes={})
+        assert (moved, after and after.state) == (False, store.row(task_id)["state"])
+        assert store.contents(task_id) == before
+        made = make()
+        if made is not None:
+            await made
+    assert await store.store.resubmit("nobody", requester="anna", reason="why", changes={}) == (False, None)

@@ -1,0 +1,237 @@
+"""Undo in the state store: what is logged, in which order it is undone, and who may still ask for it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from domain.messages import End
+from domain.states import StepState, TaskState
+from tests.integration.situations import REFUSED, asked, in_error, recovered, undo_failed, undoing
+from tests.integration.store_bench import StoreBench, begin, undo
+
+# --- the compensation log -------------------------------------------------------------------------------------
+
+
+@pytest.mark.demand("F2")
+async def test_undo_is_logged_in_the_very_transaction_that_begins_the_step(store: StoreBench, task_id: str) -> None:
+    await store.begun(task_id, step="charge")
+    (row,) = store.owner(
+        "SELECT c.action, c.request, c.seq, c.xmin = s.xmin AS together, s.state FROM compensation AS c"
+        " INNER JOIN step AS s ON s.task_id = c.task_id AND s.name = c.step WHERE c.step = 'charge'"
+    )
+    assert row == {
+        "action": "payments.refund",
+        "request": {"undo": "charge"},
+        "seq": 2,
+        "together": True,
+        "state": "Running",
+    }
+
+
+async def test_step_without_an_undo_is_not_logged(store: StoreBench, task_id: str) -> None:
+    await store.begun(task_id, step="confirm")
+    assert [name for _, name, _ in store.log(task_id)] == ["stock", "charge", "ship"]
+
+
+@pytest.mark.demand("F3")
+async def test_step_that_begins_again_keeps_its_place_in_the_log(store: StoreBench, task_id: str) -> None:
+    hold = await store.claimed(task_id, "provisioning")
+    for name in ("disk", "address"):
+        await store.store.advance(hold, begin=begin(name, "provisioning"))
+    first = store.log(task_id)
+    assert [name for _, name, _ in first] == ["disk", "address"]
+    await recovered(store, task_id)
+    hold = await store.claim(task_id)
+    for name in ("address", "disk"):
+        assert (await store.store.advance(hold, begin=begin(name, "provisioning"))).grant is not None
+    assert store.log(task_id) == first
+
+
+@pytest.mark.demand("F3", "F4")
+async def test_undo_runs_from_the_step_that_began_last_to_the_first(store: StoreBench, task_id: str) -> None:
+    hold = await undoing(store, task_id, "ship")
+    names = [e.step for e in (await store.task(task_id)).undo_log]
+    assert names == ["ship", "charge", "stock"]
+    for name in names:
+        assert (await store.store.undo_advance(hold, begin=undo(name))).grant is not None
+        report = await store.store.undo_advance(hold, done=name, calls=1)
+    assert report.end is End.COMPENSATED
+    assert store.log(task_id) == [(1, "stock", "Undone"), (2, "charge", "Undone"), (3, "ship", "Undone")]
+    assert [s.state for s in (await store.task(task_id)).steps] == [StepState.UNDONE] * 3 + [StepState.NOT_STARTED]
+    store.is_consistent(task_id)
+
+
+@pytest.mark.demand("F3")
+@pytest.mark.parametrize("wrong", ["stock", "charge"])
+async def test_undo_of_a_step_before_its_turn_is_not_begun(store: StoreBench, task_id: str, wrong: str) -> None:
+    hold = await undoing(store, task_id, "ship")
+    before = store.contents(task_id)
+    assert (await store.store.undo_advance(hold, begin=undo(wrong))).grant is None
+    assert store.contents(task_id) == before
+
+
+@pytest.mark.demand("F1")
+async def test_task_that_has_begun_nothing_is_compensated_at_once(store: StoreBench, task_id: str) -> None:
+    await store.submitted(task_id)
+    await store.store.request_undo(asked(task_id))
+    hold = await store.claim(task_id)
+    for _ in range(2):
+        assert (await store.store.undo_advance(hold)).end is End.COMPENSATED
+    assert store.kinds(task_id) == ["submitted", "undo_requested", "claimed", "compensated"]
+
+
+@pytest.mark.demand("F9")
+async def test_failed_undo_says_what_is_undone_what_failed_and_what_was_not_tried(
+    store: StoreBench, task_id: str
+) -> None:
+    hold = await undoing(store, task_id, "ship")
+    await store.store.undo_advance(hold, begin=undo("ship"))
+    await store.store.undo_advance(hold, done="ship", calls=1, begin=undo("charge"))
+    await store.store.undo_fail(hold, "charge", {"step": "charge", "message": "never"})
+    assert store.log(task_id) == [(1, "stock", "Logged"), (2, "charge", "Failed"), (3, "ship", "Undone")]
+    row = store.row(task_id)
+    assert (row["state"], row["locked_by"], row["error"]["message"]) == ("CompensationFailed", None, "never")
+    (alert,) = store.owner("SELECT kind, message FROM alert WHERE task_id = %(id)s", id=task_id)
+    assert alert == {"kind": "compensation_failed", "message": "undo of charge: never"}
+
+
+# --- undo on request ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.demand("D8", "F1", "A8")
+@pytest.mark.parametrize(
+    ("state", "verdict"),
+    [
+        ("Pending", "accepted"),
+        ("Processing", "accepted"),
+        ("Processed", "accepted"),
+        ("Error", "accepted"),
+        ("Compensating", "already"),
+        ("Compensating, held", "already"),
+        ("Compensated", "already"),
+        ("CompensationFailed", "accepted"),
+    ],
+)
+async def test_undo_request_is_answered_in_every_state(
+    store: StoreBench, task_id: str, state: str, verdict: str
+) -> None:
+    async def compensating() -> None:
+        await store.begun(task_id)
+        await store.store.request_undo(asked(task_id))
+
+    async def compensated() -> None:
+        await store.submitted(task_id)
+        await store.store.request_undo(asked(task_id))
+        await store.store.undo_advance(await store.claim(task_id))
+
+    made: dict[str, Callable[[], Awaitable[Any]]] = {
+        "Pending": lambda: store.submitted(task_id),
+        "Processing": lambda: store.begun(task_id),
+        "Processed": lambda: store.processed(task_id),
+        "Error": lambda: in_error(store, task_id),
+        "Compensating": compensating,
+        "Compensating, held": lambda: undoing(store, task_id),
+        "Compensated": compensated,
+        "CompensationFailed": lambda: undo_failed(store, task_id),
+    }
+    await made[state]()
+    before = store.contents(task_id)
+    assert store.row(task_id)["state"] == state.split(",", maxsplit=1)[0]
+    found = await store.store.request_undo(asked(task_id))
+    assert found.verdict == verdict
+    assert found.state == store.row(task_id)["state"]
+    if verdict == "already":
+        assert store.contents(task_id) == before
+        return
+    row = store.row(task_id)
+    assert (row["state"], row["locked_by"], row["failure_count"]) == ("Compensating", None, 0)
+    (event,) = store.owner("SELECT * FROM event WHERE task_id = %(id)s ORDER BY number DESC LIMIT 1", id=task_id)
+    assert (event["kind"], event["actor"], event["detail"]["reason"]) == ("undo_requested", "anna", "by mistake")
+    store.is_consistent(task_id)
+
+
+async def test_undo_of_a_task_that_is_not_there_is_not_found(store: StoreBench) -> None:
+    assert (await store.store.request_undo(asked("nobody"))).verdict == "not_found"
+
+
+@pytest.mark.demand("F1", "F12")
+@pytest.mark.parametrize("how", ["running", "completed", "failed with an unknown outcome"])
+async def test_undo_past_the_pivot_is_refused_naming_it(store: StoreBench, task_id: str, how: str) -> None:
+    if how == "completed":
+        await store.processed(task_id, "provisioning")
+    else:
+        hold = await store.begun(task_id, "provisioning", "name")
+        if how != "running":
+            report = await store.store.fail(hold, "name", REFUSED, unknown=True, then="undo")
+            assert report.end is End.PERMANENT_FAULT
+            assert store.row(task_id)["state"] == "Error"
+    before = store.contents(task_id)
+    found = await store.store.request_undo(asked(task_id))
+    assert found.verdict == "past_pivot"
+    assert "step name" in found.message
+    assert store.contents(task_id) == before
+
+
+@pytest.mark.demand("F12", "C5")
+async def test_pivot_that_was_refused_with_certainty_leaves_the_way_back_open(store: StoreBench, task_id: str) -> None:
+    hold = await store.begun(task_id, "provisioning", "name")
+    await store.store.fail(hold, "name", REFUSED, unknown=False, then="undo")
+    row = store.row(task_id)
+    assert (row["state"], row["locked_by"]) == ("Compensating", None)
+    assert store.owner("SELECT * FROM alert") == []
+
+
+@pytest.mark.demand("B2", "F1", "G6")
+async def test_cancel_of_a_stale_run_undoes_nothing(store: StoreBench, task_id: str) -> None:
+    stale = await store.begun(task_id)
+    await recovered(store, task_id)
+    successor = await store.claim(task_id)
+    before = store.contents(task_id)
+    found = await store.store.request_undo(asked(task_id, stale.locked_by))
+    assert (found.verdict, found.state) == ("not_holder", TaskState.PROCESSING)
+    assert store.contents(task_id) == before
+    assert (await store.store.request_undo(asked(task_id, successor.locked_by))).verdict == "accepted"
+
+
+@pytest.mark.demand("E4", "F1", "F9")
+async def test_undo_that_failed_and_is_asked_for_again_gets_a_fresh_undo_budget_and_can_finish(
+    store: StoreBench, task_id: str
+) -> None:
+    await undo_failed(store, task_id)
+    assert store.step(task_id, "charge")["undo_budget_left"] == 25
+    await store.store.request_undo(asked(task_id))
+    step = store.step(task_id, "charge")
+    assert (step["undo_budget_left"], step["undo_budget"]) == (30, 35)
+    hold = await store.claim(task_id)
+    assert (await store.store.undo_advance(hold, begin=undo("charge"))).grant is not None
+    await store.store.undo_advance(hold, done="charge", calls=1, begin=undo("stock"))
+    assert (await store.store.undo_advance(hold, done="stock", calls=1)).end is End.COMPENSATED
+
+
+@pytest.mark.demand("F12")
+@pytest.mark.parametrize(
+    ("state", "unknown", "past"),
+    [
+        ("NotStarted", False, False),
+        ("Running", False, True),
+        ("Completed", False, True),
+        ("Failed", True, True),
+        ("Failed", False, False),
+        ("Undone", False, False),
+    ],
+)
+async def test_task_is_past_its_pivot_once_the_pivot_may_have_had_its_effect(
+    store: StoreBench, task_id: str, state: str, unknown: bool, past: bool
+) -> None:
+    await store.submitted(task_id, "provisioning")
+    store.owner(
+        "UPDATE step SET state = %(state)s, outcome_unknown = %(unknown)s, complete_by = clock_timestamp()"
+        " WHERE name = 'name'",
+        state=state,
+        unknown=unknown,
+    )
+    (row,) = store.owner("SELECT past_pivot(%(t)s) AS past, past_pivot(%(t)s, 'name') AS ignored", t=task_id)
+    assert row == {"past": past, "ignored": False}
