@@ -64,42 +64,56 @@ MACHINE: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="session")
-def templates(postgres_server: EmbeddedPostgres) -> EmbeddedPostgres:
-    """The server with a migrated template of each database, and the two login roles."""
-    with psycopg.connect(postgres_server.dsn(), autocommit=True) as connection:
+def make_templates(server: EmbeddedPostgres) -> None:
+    """Give a new server a migrated template of each database, and the two login roles."""
+    with psycopg.connect(server.dsn(), autocommit=True) as connection:
         for name in ("state_template", "orders_template"):
             connection.execute(f"CREATE DATABASE {name}")
-    migrate(postgres_server.dsn("state_template"), "state")
-    migrate(postgres_server.dsn("orders_template"), "orders")
-    with psycopg.connect(postgres_server.dsn(), autocommit=True) as connection:
+        migrate(server.dsn("state_template"), "state")
+        migrate(server.dsn("orders_template"), "orders")
         connection.execute("CREATE ROLE app LOGIN PASSWORD 'app' IN ROLE scheduler_app")
         connection.execute("CREATE ROLE sup LOGIN PASSWORD 'sup' IN ROLE scheduler_supervisor")
+
+
+@pytest.fixture(scope="session")
+def templates(postgres_server: EmbeddedPostgres) -> EmbeddedPostgres:
+    """The server with the templates."""
+    make_templates(postgres_server)
     return postgres_server
 
 
 class Databases:
-    """A pair of fresh databases: addresses by role."""
+    """A pair of fresh databases, made from the templates of a server: addresses by role.
 
-    def __init__(self, server: EmbeddedPostgres, state: str, orders: str) -> None:
+    Nothing is kept open, so that the server may be killed meanwhile.
+    """
+
+    def __init__(self, server: EmbeddedPostgres) -> None:
+        suffix = uuid4().hex[:10]
+        state, orders = f"state_{suffix}", f"orders_{suffix}"
+        self._server, self._names = server, (state, orders)
+        with psycopg.connect(server.dsn(), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {state} TEMPLATE state_template")
+            connection.execute(f"CREATE DATABASE {orders} TEMPLATE orders_template")
         self.owner = server.dsn(state)
         self.orders_owner = server.dsn(orders)
         self.app = server.dsn(state, user="app", password="app")
         self.orders = server.dsn(orders, user="app", password="app")
         self.supervisor = server.dsn(state, user="sup", password="sup")
 
+    def drop(self) -> None:
+        """Remove both, whoever is still connected."""
+        with psycopg.connect(self._server.dsn(), autocommit=True) as connection:
+            for name in self._names:
+                connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
 
 @pytest.fixture
 def databases(templates: EmbeddedPostgres) -> Iterator[Databases]:
     """Fresh databases for one test."""
-    suffix = uuid4().hex[:10]
-    names = (f"state_{suffix}", f"orders_{suffix}")
-    with psycopg.connect(templates.dsn(), autocommit=True) as connection:
-        for name, template in zip(names, ("state_template", "orders_template"), strict=True):
-            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
-        yield Databases(templates, *names)
-        for name in names:
-            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    found = Databases(templates)
+    yield found
+    found.drop()
 
 
 class Simulators:

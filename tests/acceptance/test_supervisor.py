@@ -17,7 +17,7 @@ from runtime.roles import Role
 from store.state_store import Hold
 from supervisor.schedule import SCHEDULE_ID
 from tests.conftest import Bench, Databases, Simulators, eventually
-from tests.failures.servers import FULL, fresh_databases, kill, own_postgres
+from tests.failures.servers import FULL, kill, own_postgres
 from tests.integration.store_bench import begin
 from tests.workers import WorkerProcess
 
@@ -32,7 +32,7 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPost
 @pytest.fixture
 def databases(templates: EmbeddedPostgres) -> Databases:
     """Fresh databases on it."""
-    return fresh_databases(templates)
+    return Databases(templates)
 
 
 async def expired(bench: Bench, order: dict[str, Any], ids: list[str]) -> None:

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
-from uuid import uuid4
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -27,9 +26,8 @@ from runtime.embedded.postgres import EmbeddedPostgres
 from runtime.embedded.postgres_binaries import programs_for
 from runtime.embedded.records import wait_until_gone
 from runtime.embedded.temporal import EmbeddedTemporal
-from store.migrate import migrate
 from store.submission import Accepted
-from tests.conftest import Bench, Databases
+from tests.conftest import Bench, make_templates
 
 FULL = {"stock": 1, "payments": 1, "shipping": 1, "mail": 1}
 """Effects that stand once an order is done."""
@@ -59,24 +57,10 @@ def own_postgres(folder: Path, settings: Mapping[str, str] = MappingProxyType({}
     server = EmbeddedPostgres(folder, extra_settings=settings)
     try:
         server.start()
-        with psycopg.connect(server.dsn(), autocommit=True) as connection:
-            for kind in ("state", "orders"):
-                connection.execute(f"CREATE DATABASE {kind}_template")
-                migrate(server.dsn(f"{kind}_template"), kind)  # type: ignore[arg-type]  # one of the two names
-            connection.execute("CREATE ROLE app LOGIN PASSWORD 'app' IN ROLE scheduler_app")
-            connection.execute("CREATE ROLE sup LOGIN PASSWORD 'sup' IN ROLE scheduler_supervisor")
+        make_templates(server)
         yield server
     finally:
         server.delete_data()
-
-
-def fresh_databases(server: EmbeddedPostgres) -> Databases:
-    """A pair of fresh databases, which go with their server: nothing is kept open while that is killed."""
-    names = [f"{kind}_{uuid4().hex[:10]}" for kind in ("state", "orders")]
-    with psycopg.connect(server.dsn(), autocommit=True) as connection:
-        for name in names:
-            connection.execute(f"CREATE DATABASE {name} TEMPLATE {name.split('_')[0]}_template")
-    return Databases(server, *names)
 
 
 def copied(server: EmbeddedPostgres, folder: Path, *, follows: bool = False) -> EmbeddedPostgres:

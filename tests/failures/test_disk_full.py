@@ -20,7 +20,7 @@ from runtime.embedded.keeper import Keeper, Restart
 from runtime.embedded.postgres import EmbeddedPostgres
 from store.submission import Accepted
 from tests.conftest import Databases
-from tests.failures.servers import fresh_databases, own_postgres
+from tests.failures.servers import own_postgres
 from tests.integration.store_bench import StoreBench, open_store_bench
 
 SMALL = {"min_wal_size": "32MB", "max_wal_size": "32MB", "shared_buffers": "16MB"}
@@ -50,7 +50,7 @@ def server(small_disk: Path) -> Iterator[EmbeddedPostgres]:
 @asynccontextmanager
 async def store_on(server: EmbeddedPostgres) -> AsyncIterator[tuple[StoreBench, Databases]]:
     """Both stores on that server."""
-    databases = fresh_databases(server)
+    databases = Databases(server)
     async with open_store_bench(databases, size=2) as bench:
         yield bench, databases
 

@@ -26,7 +26,7 @@ from store.state_store import StateStore
 from store.supervision import Supervision
 from supervisor.activities import SupervisorActivities, sweep_once
 from tests.conftest import Bench, Databases, Simulators
-from tests.failures.servers import FULL, copied, ended, fresh_databases, kill, own_postgres, submitted
+from tests.failures.servers import FULL, copied, ended, kill, own_postgres, submitted
 
 REPLICA = "read-only replica"
 WHERE = "SELECT inet_server_port() AS port"
@@ -75,7 +75,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 @pytest.fixture
 def databases(pair: Pair) -> Databases:
     """Fresh databases on the primary, and so on its standby."""
-    return fresh_databases(pair.primary)
+    return Databases(pair.primary)
 
 
 @pytest.fixture

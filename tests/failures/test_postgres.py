@@ -16,7 +16,7 @@ from domain.states import StepState, TaskState
 from runtime.embedded.postgres import EmbeddedPostgres
 from runtime.roles import Role
 from tests.conftest import ALL_SERVICES, Bench, Databases, Simulators
-from tests.failures.servers import FULL, copied, ended, fresh_databases, kill, own_postgres, submitted
+from tests.failures.servers import FULL, copied, ended, kill, own_postgres, submitted
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPost
 @pytest.fixture
 def databases(templates: EmbeddedPostgres) -> Databases:
     """Fresh databases on it."""
-    return fresh_databases(templates)
+    return Databases(templates)
 
 
 @pytest.mark.demand("A2", "B9", "C2")

@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
-from uuid import uuid4
 
 import psycopg
 from psycopg.rows import dict_row
@@ -173,14 +172,9 @@ class StoreBench:
 @contextmanager
 def fresh_databases(server: EmbeddedPostgres) -> Iterator[Databases]:
     """A pair of databases for the tests of one file, which empty them between one another."""
-    suffix = uuid4().hex[:10]
-    names = {f"state_{suffix}": "state_template", f"orders_{suffix}": "orders_template"}
-    with psycopg.connect(server.dsn(), autocommit=True) as connection:
-        for name, template in names.items():
-            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
-        yield Databases(server, *names)
-        for name in names:
-            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    found = Databases(server)
+    yield found
+    found.drop()
 
 
 @asynccontextmanager
