@@ -184,7 +184,9 @@ class Bookkeeping:
 
 def _is_answer(outcome: Outcome) -> bool:
     """Whether the service itself said it; a refusal by its fence is an answer too (C10)."""
-    return isinstance(outcome, Completed | Refused) or (isinstance(outcome, Overtaken) and outcome.answered)
+    if isinstance(outcome, Refused):
+        return outcome.code != KEY_FORGOTTEN  # which the Agent says
+    return isinstance(outcome, Completed) or (isinstance(outcome, Overtaken) and outcome.answered)
 
 
 def _hold(work: Work) -> Hold:

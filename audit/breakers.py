@@ -32,16 +32,18 @@ class ServiceEventView(Frozen):
 
 
 class Breakers(Frozen):
-    """What they did, by service, in the order of time."""
+    """What they did, by service, in the order of their commits."""
 
     events: Mapping[str, Sequence[ServiceEventView]] = Field(default_factory=dict)
 
     @classmethod
     def of(cls, rows: Iterable[Any]) -> Breakers:
-        """From the rows, in the order of time."""
+        """From the rows, in the order of commits; no time is before the last, even if the clock went back."""
         events: dict[str, list[ServiceEventView]] = {}
         for row in rows:
-            events.setdefault(row.service, []).append(ServiceEventView.model_validate(row))
+            earlier, event = events.setdefault(row.service, []), ServiceEventView.model_validate(row)
+            latest = max([event.at, *(e.at for e in earlier[-1:])])
+            earlier.append(event.model_copy(update={"at": latest}))
         return cls(events=events)
 
     def kept_out(self, service: str, task_id: str, at: datetime) -> bool:

@@ -39,7 +39,7 @@ NOBODY = Witnesses()
 
 Rows = Mapping[str, Sequence[Any]]
 
-_SERVICE_EVENTS = select(ServiceEvent).order_by(col(ServiceEvent.at), col(ServiceEvent.id))
+_SERVICE_EVENTS = select(ServiceEvent).order_by(col(ServiceEvent.id))
 
 
 class Loader:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
-from temporalio.client import WorkflowFailureError
+from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 
 from audit.load import open_loader
 from audit.picture import Terms
@@ -23,6 +23,7 @@ from domain.search_attributes import SEARCH_ATTRIBUTES
 from domain.states import StepState, TaskState
 from runtime.embedded.temporal import EmbeddedTemporal
 from runtime.roles import Role
+from supervisor.runs import end_runs
 from tests.acceptance.test_compensation import temporal
 from tests.conftest import ALL_SERVICES, Bench, Databases, Simulators, eventually
 
@@ -169,6 +170,18 @@ async def test_run_that_is_unpaused_after_its_replacement_has_finished_changes_n
     after = await bench.page(task_id)
     assert (after.task, list(after.events)) == (before.task, list(before.events))
     assert await violations(databases, simulators) == []
+
+
+@pytest.mark.demand("G6", "B9")
+async def test_run_that_is_paused_is_terminated_like_any_other(
+    bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
+) -> None:
+    async with bench.worker():
+        run = await in_the_middle(bench, simulators, order, task_id, "ship")
+        await take_away(bench, "pause", run)
+        await end_runs(bench.client, [(task_id, run)], given_up={task_id})
+        description = await bench.client.get_workflow_handle(run).describe()
+    assert description.status is WorkflowExecutionStatus.TERMINATED
 
 
 @pytest.mark.demand("G6", "D11")

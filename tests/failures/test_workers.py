@@ -57,22 +57,29 @@ async def test_payload_that_kills_every_worker_ends_in_error_and_takes_nobody_wi
 
 
 @pytest.mark.demand("B9", "F1")
-@pytest.mark.parametrize("asked_of", [2, 3], ids=["an attempt that is followed by another", "the last one"])
+@pytest.mark.parametrize(
+    ("asked_of", "given", "who", "why"),
+    [
+        (2, [{"requester": "customer", "reason": "it takes too long"}], "customer", "it takes too long"),
+        (3, [], "signal", "no reason given"),
+    ],
+    ids=["an attempt that is followed by another", "the last one, without a reason"],
+)
 async def test_undo_asked_of_a_run_that_kills_every_worker_is_passed_on_when_the_run_is_terminated(
-    bench: Bench, simulators: Simulators, task_id: str, asked_of: int
+    bench: Bench, simulators: Simulators, task_id: str, asked_of: int, given: list[Any], who: str, why: str
 ) -> None:
     await bench.submit({"sku": "TEA-01"}, task_id, "poison")
     while (page := await bench.page(task_id)).task.state is not TaskState.ERROR:
         await kills(bench, task_id)
         if page.task.epoch == asked_of - 1:
             handle = bench.client.get_workflow_handle(f"poison/{task_id}/{asked_of}")
-            await handle.signal("compensate", {"requester": "customer", "reason": "it takes too long"})
+            await handle.signal("compensate", args=given)
         await bench.sweep()
     async with bench.worker():
         assert await bench.reached(task_id, TaskState.COMPENSATED) is TaskState.COMPENSATED
     page = await bench.page(task_id)
     (request,) = [e for e in page.events if e.kind == "undo_requested"]
-    assert (request.actor, request.detail["reason"]) == ("customer", "it takes too long")
+    assert (request.actor, request.detail["reason"]) == (who, why)
     assert simulators.live(task_id) == {}
 
 

@@ -73,7 +73,7 @@ SHORT = Options(tasks=100, seconds=40, faults=45, seed=0, least=1, max_in_flight
 CHAOS = Options(tasks=2_000, seconds=600, faults=400, seed=0)
 SOAK = Options(
     tasks=25_000,
-    seconds=1_200,
+    seconds=2_100,
     faults=3_000,
     seed=0,
     slots=24,
