@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
 from typing import Any, Literal
+from uuid import uuid4
 
 from store.database import Database, query
 
@@ -95,7 +96,8 @@ class Services:
 
     async def force(self, name: str, forced: Forced | None, *, requester: str, reason: str) -> None:
         """A person opens or closes a breaker, or leaves it to itself again; those that waited go at a pace."""
-        params = {**self._pace(name, "", by_hand=True), "forced": forced, "requester": requester, "reason": reason}
+        said = {"forced": forced, "requester": requester, "reason": reason, "request": uuid4().hex}
+        params = {**self._pace(name, "", by_hand=True), **said}
         release = [(query("release_waiting"), params)] if forced != "open" else []
         await self._database.transaction((_THERE, params), *release, (query("breaker_force"), params))
 

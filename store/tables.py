@@ -275,14 +275,17 @@ class ServiceEvent(StateTable, table=True):
     """Append-only: one row for whatever moved the breaker of a service, written with it (C8, G4).
 
     `task_id`: the task that reported it, or that probes. `until`: no probe before that; of a probe: its lease.
+    `request`: by which a person's word is taken once.
     """
 
     __tablename__ = "service_event"
     __table_args__ = (
         CheckConstraint(_one_of("kind", ServiceEventKind), name="service_event_kind_is_known"),
         CheckConstraint(
-            "(kind = 'by_hand') = (requester IS NOT NULL AND reason IS NOT NULL)", name="word_says_who_and_why"
+            "(kind = 'by_hand') = (requester IS NOT NULL AND reason IS NOT NULL AND request IS NOT NULL)",
+            name="word_says_who_and_why",
         ),
+        Index("service_event_request", "request", unique=True, postgresql_where=text("request IS NOT NULL")),
     )
 
     id: int = Field(sa_column=Column(BigInteger, Identity(), primary_key=True))
@@ -295,6 +298,7 @@ class ServiceEvent(StateTable, table=True):
     cause: str | None = Field(default=None, sa_column=_text(nullable=True))
     requester: str | None = Field(default=None, sa_column=_text(nullable=True))
     reason: str | None = Field(default=None, sa_column=_text(nullable=True))
+    request: str | None = Field(default=None, sa_column=_text(nullable=True))
     at: datetime = Field(sa_column=_at())
 
 

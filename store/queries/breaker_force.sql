@@ -1,8 +1,10 @@
 -- A person's word on a service, against the breaker's own judgement: open, closed, or (null) back to its judgement, which
 -- starts closed. The next word overwrites this one, so it is kept among the service's events, with who, why, before and
--- after (G4); other operators are told by an alert.
+-- after (G4); other operators are told by an alert. The same request is carried out once.
 WITH seen AS MATERIALIZED (
-    SELECT name, coalesce('forced ' || forced, state) AS state_from FROM service WHERE name = %(name)s FOR UPDATE
+    SELECT name, coalesce('forced ' || forced, state) AS state_from FROM service
+    WHERE name = %(name)s AND NOT EXISTS (SELECT 1 FROM service_event WHERE request = %(request)s)
+    FOR UPDATE
 ),
 moved AS (
     UPDATE service AS v SET
@@ -18,8 +20,8 @@ moved AS (
     RETURNING v.name, s.state_from, coalesce('forced ' || v.forced, v.state) AS state_to
 ),
 logged AS (
-    INSERT INTO service_event (service, kind, state_from, state_to, requester, reason)
-    SELECT name, 'by_hand', state_from, state_to, %(requester)s, %(reason)s FROM moved
+    INSERT INTO service_event (service, kind, state_from, state_to, requester, reason, request)
+    SELECT name, 'by_hand', state_from, state_to, %(requester)s, %(reason)s, %(request)s FROM moved
 )
 INSERT INTO alert (kind, message)
 SELECT

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
-from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
 
 from audit.load import open_loader
 from audit.picture import Terms
@@ -182,6 +182,27 @@ async def test_run_that_is_paused_is_terminated_like_any_other(
         await end_runs(bench.client, [(task_id, run)], given_up={task_id})
         description = await bench.client.get_workflow_handle(run).describe()
     assert description.status is WorkflowExecutionStatus.TERMINATED
+
+
+@pytest.mark.demand("F1", "B9")
+async def test_run_whose_request_for_undo_can_not_be_passed_on_is_not_terminated_yet(
+    bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def dies(*_: Any, **__: Any) -> None:
+        raise TimeoutError("Temporal takes no signal just now")
+
+    async with bench.worker():
+        run = await in_the_middle(bench, simulators, order, task_id, "ship")
+        handle = bench.client.get_workflow_handle(run)
+        await take_away(bench, "pause", run)
+        await handle.signal("compensate", {"requester": "customer", "reason": "never mind"})
+        with monkeypatch.context() as patch:
+            patch.setattr(Client, "start_workflow", dies)
+            await end_runs(bench.client, [(task_id, run)], given_up={task_id})
+        await end_runs(bench.client, [(task_id, run)], given_up={task_id})
+        assert (await handle.describe()).status is WorkflowExecutionStatus.TERMINATED
+        assert await bench.reached(task_id, TaskState.COMPENSATED) is TaskState.COMPENSATED
+    assert [e.actor for e in (await bench.page(task_id)).events if e.kind == "undo_requested"] == ["customer"]
 
 
 @pytest.mark.demand("G6", "D11")

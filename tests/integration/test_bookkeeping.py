@@ -8,14 +8,14 @@ import pytest
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from activities.agent import Agents
+from activities.agent import KEY_FORGOTTEN, Agents
 from activities.agents import all_agents
 from activities.bookkeeping import Bookkeeping
 from activities.http import new_client
 from activities.queued import agent_activities
 from activities.reservations import Reservations
 from domain.ids import idempotency_keys
-from domain.messages import AgentRequest, End, Outcome, OutcomeBox, Overtaken, Report, Work
+from domain.messages import AgentRequest, End, Outcome, OutcomeBox, Overtaken, Refused, Report, Work
 from store.inbox import InboxStore
 from store.state_store import Hold
 from tests.integration.store_bench import RUN, StoreBench, begin
@@ -80,3 +80,13 @@ async def test_refusal_of_a_run_that_is_not_the_holder_counts_as_an_answer_only_
     assert report.end is End.SUPERSEDED
     assert ("late_answer" in store.kinds(task_id)) is answered
     assert service["failures"] == (0 if answered else 1)
+
+
+@pytest.mark.demand("C8")
+async def test_refusal_that_the_agent_itself_makes_closes_no_breaker(store: StoreBench, task_id: str) -> None:
+    hold = await store.begun(task_id, step="charge")
+    await store.services.failed("payments", "another", "503", report="another")
+    forgotten = Refused(code=KEY_FORGOTTEN, message="it remembers keys for a day", unknown_before=True)
+    report = await recorded(store, hold, forgotten)
+    assert report.end is End.PERMANENT_FAULT
+    assert store.owner("SELECT failures FROM service WHERE name = 'payments'") == [{"failures": 1}]

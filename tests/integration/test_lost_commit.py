@@ -179,6 +179,19 @@ async def test_failure_that_is_told_to_a_breaker_whose_acknowledgement_is_lost_i
     assert store.owner("SELECT failures, state FROM service") == [{"failures": 1, "state": "closed"}]
 
 
+@pytest.mark.demand("C8", "G4")
+async def test_word_on_a_service_whose_acknowledgement_is_lost_is_on_record_once(
+    store: StoreBench, line: Line, cut: Cut
+) -> None:
+    services = Services(line.store.database, BREAKER)
+    await through(line, cut, services.force("stock", "open", requester="ada", reason="maintenance"))
+    assert store.owner("SELECT forced FROM service") == [{"forced": "open"}]
+    assert store.owner("SELECT state_from, state_to FROM service_event") == [
+        {"state_from": "closed", "state_to": "forced open"}
+    ]
+    assert [a["kind"] for a in store.owner("SELECT kind FROM alert")] == ["breaker_forced"]
+
+
 @pytest.mark.demand("G4", "F1")
 async def test_only_who_asked_is_told_that_it_was_accepted(store: StoreBench, line: Line, task_id: str) -> None:
     await store.submitted(task_id)

@@ -102,11 +102,14 @@ CREATE TABLE service_event (
     cause TEXT,
     requester TEXT,
     reason TEXT,
+    request TEXT,
     at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
     PRIMARY KEY (id),
     CONSTRAINT service_event_kind_is_known CHECK (kind IN ('opened', 'probe', 'probe_failed', 'closed', 'by_hand')),
-    CONSTRAINT word_says_who_and_why CHECK ((kind = 'by_hand') = (requester IS NOT NULL AND reason IS NOT NULL))
+    CONSTRAINT word_says_who_and_why CHECK ((kind = 'by_hand') = (requester IS NOT NULL AND reason IS NOT NULL AND request IS NOT NULL))
 );
+
+CREATE UNIQUE INDEX service_event_request ON service_event (request) WHERE request IS NOT NULL;
 
 CREATE TABLE step (
     task_id VARCHAR NOT NULL,
