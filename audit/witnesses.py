@@ -13,7 +13,8 @@ from domain.ids import TASK_ID
 from domain.messages import Json
 
 COMMITTED = timedelta(seconds=15)
-"""An event's instant is that of its statement; by so much later it is committed, or never (`store/database.py`)."""
+"""An event's instant is that of its statement; by so much later it is committed, as a rule, or never: a transaction is
+given up then (`store/database.py`), unless its process was stopped in the middle of it."""
 
 
 class Frozen(BaseModel):
