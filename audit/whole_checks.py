@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,13 +20,16 @@ Finding = tuple[str, str]
 
 @dataclass(frozen=True, order=True)
 class Move:
-    """What a task did to the counts that admission looks at; `submitted`: its id, where it was taken in just then.
+    """What a task did to the counts of its pipeline that admission looks at.
+
+    `submitted`: its id, where it was taken in just then.
 
     `order`: at one instant, who leaves goes first, then who is taken in is judged, then who enters is counted.
     """
 
     at: datetime
     order: int
+    pipeline: str
     in_flight: int = 0
     pending: int = 0
     submitted: str = ""
@@ -78,39 +82,40 @@ def record_belongs_to_a_task(whole: Whole) -> Iterator[Finding]:
 
 
 def admission_caps_held(whole: Whole) -> Iterator[Finding]:
-    """At each insert the counts were below the caps, as the events tell (A9, failures 11).
+    """At each insert the counts of its pipeline were below the caps, as the events tell (A9, failures 11).
 
     What may not have been committed yet is not counted, so nothing is called a violation that the insert did not see.
     """
     caps = whole.witnesses.caps
-    in_flight = pending = 0
+    in_flight, pending = Counter[str](), Counter[str]()
     for move in sorted(whole.moves):
-        if move.submitted and caps and (over := _over(caps, in_flight, pending)):
+        if move.submitted and caps and (over := _over(caps, in_flight[move.pipeline], pending[move.pipeline])):
             yield move.submitted, f"it was taken in with {over}"
-        in_flight += move.in_flight
-        pending += move.pending
+        in_flight[move.pipeline] += move.in_flight
+        pending[move.pipeline] += move.pending
 
 
 def _over(caps: Caps, in_flight: int, pending: int) -> str:
     words = []
     if in_flight >= caps.in_flight:
-        words.append(f"{in_flight} tasks in flight, the cap is {caps.in_flight}")
+        words.append(f"{in_flight} tasks of its pipeline in flight, the cap is {caps.in_flight}")
     if pending >= caps.pending:
-        words.append(f"{pending} tasks pending, the cap is {caps.pending}")
+        words.append(f"{pending} of them pending, the cap is {caps.pending}")
     return "; ".join(words)
 
 
 def _moves(picture: Picture) -> Iterator[Move]:
     """What each event of a task did to the counts, for certain."""
+    pipeline = picture.task.definition
     for event in picture.events:
         if event.kind is EventKind.SUBMITTED:
-            yield Move(event.at, 1, submitted=picture.task.task_id)
+            yield Move(event.at, 1, pipeline, submitted=picture.task.task_id)
     for entered, left in _stays(picture.events, _IN_FLIGHT):
-        yield Move(entered, 2, in_flight=1)
-        yield Move(left, 0, in_flight=-1)
+        yield Move(entered, 2, pipeline, in_flight=1)
+        yield Move(left, 0, pipeline, in_flight=-1)
     for entered, left in _stays(picture.events, (TaskState.PENDING,)):
-        yield Move(entered, 2, pending=1)
-        yield Move(left, 0, pending=-1)
+        yield Move(entered, 2, pipeline, pending=1)
+        yield Move(left, 0, pipeline, pending=-1)
 
 
 def _stays(events: Sequence[EventView], counted: Sequence[TaskState]) -> Iterator[tuple[datetime, datetime]]:

@@ -51,9 +51,9 @@ class Settings(BaseSettings):
     )
     shutdown_grace: Duration = Field(timedelta(seconds=20), description="time that SIGTERM leaves to running steps")
 
-    max_in_flight: int = Field(1_000, ge=1, description="admission: tasks Pending or Processing, in all")
-    max_pending: int = Field(500, ge=1, description="admission: tasks Pending, in all")
-    max_pending_age: Duration = Field(timedelta(minutes=5), description="admission: age of the oldest Pending task")
+    max_in_flight: int = Field(1_000, ge=1, description="admission: tasks Pending or Processing, of each pipeline")
+    max_pending: int = Field(500, ge=1, description="admission: tasks Pending, of each pipeline")
+    max_pending_age: Duration = Field(timedelta(minutes=5), description="admission: age of the oldest Pending one")
 
     breaker_failures: int = Field(5, ge=1, description="attempts in a row that fail before a service's breaker opens")
     breaker_pause: Duration = Field(timedelta(seconds=5), description="an open breaker's pause before its first probe")

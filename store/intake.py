@@ -16,7 +16,7 @@ _ADMISSION_LOCK = 7_233_002
 
 @dataclass(frozen=True)
 class Caps:
-    """Bounds on what is taken in; never applied to recovery or undo (A7, A8)."""
+    """Bounds on what is taken in, for each pipeline by itself; never applied to recovery or undo (A7, A8)."""
 
     in_flight: int
     pending: int
@@ -76,7 +76,7 @@ class Intake:
                 return Admitted(new=False)
             return Contradiction(found["definition"], found["version"])
         load = rows[2][0]
-        return Admitted(new=True) if load["added"] else self._full(load)
+        return Admitted(new=True) if load["added"] else self._full(new.definition.name, load)
 
     async def withdraw(self, seen: Snapshot, message: str) -> bool:
         """Remove the row of a submission that never finished, if nothing has happened to it since it was `seen` (A6).
@@ -151,14 +151,14 @@ class Intake:
             "max_pending_age_s": self._caps.pending_age.total_seconds(),
         }
 
-    def _full(self, load: dict[str, float]) -> Full:
+    def _full(self, pipeline: str, load: dict[str, float]) -> Full:
         caps = self._caps
         if load["in_flight"] >= caps.in_flight:
-            return Full(f"{caps.in_flight} tasks are in flight, which is the cap", timedelta(seconds=10))
+            return Full(f"{caps.in_flight} {pipeline} tasks are in flight, which is the cap", timedelta(seconds=10))
         if load["pending"] >= caps.pending:
-            return Full(f"{caps.pending} tasks are pending, which is the cap", timedelta(seconds=10))
+            return Full(f"{caps.pending} {pipeline} tasks are pending, which is the cap", timedelta(seconds=10))
         age = timedelta(seconds=round(load["oldest_pending_s"]))
         return Full(
-            f"the oldest pending task has waited {age}, over the cap of {caps.pending_age}",
+            f"the oldest pending {pipeline} task has waited {age}, over the cap of {caps.pending_age}",
             timedelta(seconds=30),
         )

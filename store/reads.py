@@ -117,10 +117,13 @@ class Reads:
         async with self._session() as session:
             return (await session.exec(query)).all()
 
-    async def count_by_state(self) -> dict[TaskState, int]:
-        """How many tasks are in each state; grows with the table, so for people only."""
+    async def count_by_state(self, pipeline: str | None = None) -> dict[TaskState, int]:
+        """How many tasks, of all pipelines or of one, are in each state; grows with the table, so for people only."""
+        query = select(Task.state, func.count()).group_by(col(Task.state))
+        if pipeline:
+            query = query.where(Task.definition == pipeline)
         async with self._session() as session:
-            rows = await session.exec(select(Task.state, func.count()).group_by(col(Task.state)))
+            rows = await session.exec(query)
             return {TaskState(state): int(count) for state, count in rows.all()}
 
     async def definitions(self) -> Sequence[tuple[DefinitionRow, timedelta]]:

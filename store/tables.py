@@ -112,6 +112,7 @@ class Task(StateTable, table=True):
         # admit.sql: the backlog and its age
         Index(
             "task_open",
+            "definition",
             "state",
             "not_before",
             postgresql_where=text("state IN ('Pending', 'Processing')"),

@@ -1,16 +1,19 @@
--- Inserts a task with its steps, all NotStarted, and its first event, only where the caps leave room (A5, A7, A9).
+-- Inserts a task with its steps, all NotStarted, and its first event, only where its pipeline's caps leave room (A5,
+-- A7, A9).
 -- Runs under the admission lock, so that no other insert can come between the count and this one.
 WITH load AS MATERIALIZED (
     SELECT
         (SELECT count(*) FROM (
-            SELECT 1 FROM task WHERE state IN ('Pending', 'Processing') LIMIT %(max_in_flight)s
+            SELECT 1 FROM task
+            WHERE definition = %(definition)s AND state IN ('Pending', 'Processing')
+            LIMIT %(max_in_flight)s
         ) AS f) AS in_flight,
         (SELECT count(*) FROM (
-            SELECT 1 FROM task WHERE state = 'Pending' LIMIT %(max_pending)s
+            SELECT 1 FROM task WHERE definition = %(definition)s AND state = 'Pending' LIMIT %(max_pending)s
         ) AS p) AS pending,
-        greatest(0, coalesce(
-            extract(epoch FROM clock_timestamp() - (SELECT min(not_before) FROM task WHERE state = 'Pending')), 0
-        ))::float8 AS oldest_pending_s
+        greatest(0, coalesce(extract(epoch FROM clock_timestamp() - (
+            SELECT min(not_before) FROM task WHERE definition = %(definition)s AND state = 'Pending'
+        )), 0))::float8 AS oldest_pending_s
 ),
 added AS (
     INSERT INTO task (task_id, definition, version, state, record_digest, reply_to, submitter, data_class, last_event)

@@ -184,7 +184,7 @@ async def test_refused_submission_says_why_and_when_to_retry(
     lines = f"{message(task_id, order)}\n{message(f'{task_id}-2', order)}\n"
     result = await starter(full, "submit", "--no-wait", "-", stdin=lines)
     assert result.code == 4
-    assert f"line 2: task {task_id}-2: refused: 1 tasks are pending, which is the cap" in result.err
+    assert f"line 2: task {task_id}-2: refused: 1 order tasks are pending, which is the cap" in result.err
     assert "try again in 10 s" in result.err
     assert [t.task_id for t in await bench.reads.tasks()] == [task_id]
 

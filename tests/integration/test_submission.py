@@ -139,6 +139,19 @@ async def test_of_200_concurrent_submissions_a_cap_of_100_accepts_exactly_100(st
 
 
 @pytest.mark.demand("A7")
+@pytest.mark.parametrize("cap", [{"in_flight": 1}, {"pending": 1}, {"pending_age": timedelta(minutes=5)}], ids=str)
+async def test_caps_that_one_pipeline_has_reached_refuse_no_other(store: StoreBench, cap: dict[str, Any]) -> None:
+    await store.submitted("t-old")
+    store.owner("UPDATE task SET not_before = clock_timestamp() - interval '10 minutes'")
+    capped = desk(store, **cap)
+    refused = await capped.submit(capped.parse(message("t-1")))
+    assert isinstance(refused, Refused)
+    assert "order" in refused.reason
+    machine = await capped.submit(capped.parse(message("t-2", "provisioning")))
+    assert machine == Accepted("t-2", "provisioning", new=True)
+
+
+@pytest.mark.demand("A7")
 async def test_tasks_at_work_count_as_in_flight_and_not_as_pending(store: StoreBench) -> None:
     for n in range(2):
         await store.claimed(f"t-{n}")

@@ -202,10 +202,10 @@ def test_log_of_some_submitters_says_nothing_of_what_others_submitted() -> None:
     assert found(broken(processed(), lambda p: p.update(answers=None))) == set()
 
 
-def submitted(task_id: str, after_s: float, until_s: float | None = None) -> Picture:
+def submitted(task_id: str, after_s: float, until_s: float | None = None, pipeline: str = "order") -> Picture:
     """A task that was taken in at an instant, and processed at another."""
     p = processed()
-    p["task"]["task_id"] = task_id
+    p["task"].update(task_id=task_id, definition=pipeline)
     times = [after_s, after_s + 0.1, after_s + 0.2, after_s + 0.3, until_s]
     p["events"] = [e | {"at": at(t)} for e, t in zip(p["events"], times, strict=True) if t is not None]
     return Picture.model_validate(p)
@@ -264,6 +264,10 @@ def test_task_that_was_taken_in_over_the_cap_is_named() -> None:
 
 def test_task_that_was_taken_in_when_there_was_room_again_is_not() -> None:
     assert over_the_cap(submitted("one", -100, -50), submitted("two", -40)) == []
+
+
+def test_task_of_another_pipeline_takes_no_room() -> None:
+    assert over_the_cap(submitted("one", -100, -50), submitted("two", -60, -40, pipeline="other")) == []
 
 
 def test_every_invariant_has_a_picture_that_violates_it() -> None:

@@ -173,7 +173,7 @@ def letting_the_last_writer_win(real: Any) -> Any:
 
 def counting_before_the_insert(real: Any) -> Any:
     async def admit(self: Any, new: NewTask) -> Any:
-        load = (await self._database.rows(_LOAD))[0]
+        load = (await self._database.rows(_LOAD, {"definition": new.definition.name}))[0]
         if load["in_flight"] >= self._caps.in_flight or load["pending"] >= self._caps.pending:
             return Full("a cap is reached", timedelta(seconds=2))
         await asyncio.sleep(0.3)  # the insert is sent over a line that is not always quick
@@ -184,7 +184,7 @@ def counting_before_the_insert(real: Any) -> Any:
 
 _LOAD = """
 SELECT count(*) AS in_flight, count(*) FILTER (WHERE state = 'Pending') AS pending
-FROM task WHERE state IN ('Pending', 'Processing')
+FROM task WHERE definition = %(definition)s AND state IN ('Pending', 'Processing')
 """
 
 

@@ -200,7 +200,7 @@ CREATE INDEX task_held_by_worker ON task (worker) WHERE locked_by IS NOT NULL;
 
 CREATE INDEX task_needs_a_person ON task (state, state_since) WHERE state IN ('Error', 'CompensationFailed');
 
-CREATE INDEX task_open ON task (state, not_before) WHERE state IN ('Pending', 'Processing');
+CREATE INDEX task_open ON task (definition, state, not_before) WHERE state IN ('Pending', 'Processing');
 
 -- Hot tables: vacuumed early and often, with room on each page for updates in place.
 ALTER TABLE task SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0);
