@@ -12,7 +12,8 @@ from typing import Annotated
 
 import typer
 from pydantic import ValidationError
-from temporalio.api.enums.v1 import WorkflowTaskFailedCause
+from temporalio.api.enums.v1 import WorkflowExecutionStatus, WorkflowTaskFailedCause
+from temporalio.api.workflowservice.v1 import ListWorkflowExecutionsRequest
 from temporalio.client import Client, WorkflowHistory
 
 from audit.load import Loader, open_loader
@@ -91,8 +92,16 @@ async def read_runs(client: Client, loader: Loader) -> Runs:
 
 
 async def _listed(client: Client) -> AsyncIterator[Run]:
-    async for seen in client.list_workflows(page_size=1000):
-        yield Run(workflow_id=seen.id, run_id=seen.run_id, status=seen.status.name if seen.status else "UNKNOWN")
+    """By the service's own call: the client's list fails at a run that is paused."""
+    wanted = ListWorkflowExecutionsRequest(namespace=client.namespace, page_size=1000)
+    while True:
+        page = await client.workflow_service.list_workflow_executions(wanted)
+        for seen in page.executions:
+            status = WorkflowExecutionStatus.Name(seen.status).removeprefix("WORKFLOW_EXECUTION_STATUS_")
+            yield Run(workflow_id=seen.execution.workflow_id, run_id=seen.execution.run_id, status=status)
+        wanted.next_page_token = page.next_page_token
+        if not page.next_page_token:
+            return
 
 
 async def _marked(client: Client, found: Run) -> Run:

@@ -18,6 +18,7 @@ from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureEr
 from audit.load import open_loader
 from audit.picture import Terms
 from audit.run import audit
+from cli.audit import read_runs
 from domain.messages import UndoRequest
 from domain.search_attributes import SEARCH_ATTRIBUTES
 from domain.states import StepState, TaskState
@@ -172,13 +173,21 @@ async def test_run_that_is_unpaused_after_its_replacement_has_finished_changes_n
     assert await violations(databases, simulators) == []
 
 
-@pytest.mark.demand("G6", "B9")
-async def test_run_that_is_paused_is_terminated_like_any_other(
-    bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
+@pytest.mark.demand("G6", "B9", "H10")
+async def test_run_that_is_paused_is_listed_and_terminated_like_any_other(
+    bench: Bench, databases: Databases, simulators: Simulators, order: dict[str, Any], task_id: str
 ) -> None:
+    async def statuses() -> list[str]:
+        async with open_loader(databases.app, databases.orders, Terms(), timedelta(seconds=30)) as loader:
+            return [r.status for r in (await read_runs(bench.client, loader)).by_task.get(task_id, ())]
+
+    async def listed() -> bool:
+        return await statuses() == ["PAUSED"]
+
     async with bench.worker():
         run = await in_the_middle(bench, simulators, order, task_id, "ship")
         await take_away(bench, "pause", run)
+        await eventually(listed)
         await end_runs(bench.client, [(task_id, run)], given_up={task_id})
         description = await bench.client.get_workflow_handle(run).describe()
     assert description.status is WorkflowExecutionStatus.TERMINATED
