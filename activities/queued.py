@@ -1,7 +1,8 @@
 """Agents on a task queue: one ordinary activity an action, in any worker that may reach the service.
 
 Such a worker needs no database: the activity is the reservation (its request says how many calls, Temporal's stamps
-say how much time). It is sent once; repeating it is safe because of the key.
+say how much time, less what the worker itself was stopped for). It is sent once; repeating it is safe because of the
+key.
 """
 
 from __future__ import annotations
@@ -14,19 +15,20 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.agent import Agents, AnswersLater
+from activities.pulse import Pulse
 from domain.messages import AgentRequest, Completed, Json, Outcome, OutcomeBox, Overtaken
 
 
-def agent_activities(agents: Agents, services: Iterable[str]) -> list[Callable[..., Any]]:
+def agent_activities(agents: Agents, services: Iterable[str], pulse: Pulse) -> list[Callable[..., Any]]:
     """The activities of these services' Agents, each named `service.method`."""
     wanted = set(services)
-    return [_as_activity(agents, name) for name, spec in agents.actions.items() if spec.service in wanted]
+    return [_as_activity(agents, name, pulse) for name, spec in agents.actions.items() if spec.service in wanted]
 
 
-def _as_activity(agents: Agents, name: str) -> Callable[..., Any]:
+def _as_activity(agents: Agents, name: str, pulse: Pulse) -> Callable[..., Any]:
     @activity.defn(name=name)
     async def act(request: AgentRequest) -> Json:
-        started = monotonic()
+        started = monotonic() - pulse.age_s()
         info = activity.info()
         if request.run_id != info.workflow_run_id:
             cause = f"the reservation is of run {request.run_id}, not of {info.workflow_run_id}"

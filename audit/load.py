@@ -211,6 +211,6 @@ def _testimony(witnesses: Witnesses, task: TaskView) -> dict[str, Any]:
     return {
         "ledgers": ledgers.for_task(task.task_id) if ledgers and task.updated_at < ledgers.asked_at else None,
         "runs": runs.by_task.get(task.task_id, ()) if runs else None,
-        "moved_since": runs is not None and task.updated_at >= runs.asked_at,
+        "runs_asked_at": runs.asked_at if runs else None,
         "answers": answers.by_task.get(task.task_id, ()) if answers and task.submitter in answers.submitters else None,
     }

@@ -53,6 +53,7 @@ class StepView(Frozen):
     undo_budget: int
     undo_budget_left: int
     reserved: int
+    complete_by: datetime | None = None
 
     @property
     def has_begun(self) -> bool:
@@ -145,7 +146,7 @@ class Picture(Frozen):
         definition: None if it is not on record.
         ledgers: By service; None where they were not asked, or the task moved after they were read.
         runs: Of its attempts; None where Temporal was not asked.
-        moved_since: Whether it has moved since Temporal was asked.
+        runs_asked_at: When Temporal was asked.
         answers: To its submitter; None where the log of that submitter is not at hand.
         breakers: What the circuit breakers of all services did.
         open_breakers: Services that nobody calls just now; a task that needs one of them waits with reason (C8).
@@ -161,7 +162,7 @@ class Picture(Frozen):
     definition: DefinitionView | None
     ledgers: Mapping[str, Ledger] | None = None
     runs: Sequence[Run] | None = None
-    moved_since: bool = False
+    runs_asked_at: datetime | None = None
     answers: Sequence[Answer] | None = None
     breakers: Breakers = Field(default_factory=Breakers)
     open_breakers: frozenset[str] = frozenset()

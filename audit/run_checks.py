@@ -35,10 +35,15 @@ def finished_run_finished_its_task(picture: Picture) -> Iterator[str]:
 
 
 def no_run_outlives_its_task(picture: Picture) -> Iterator[str]:
-    """Of a task that has rested for long no run is at work any more (liveness)."""
+    """Of a task that had rested for long when Temporal was asked no run was at work any more (liveness).
+
+    A run whose task was taken from it may wait for the answer to its last call until the deadline of that.
+    """
     task = picture.task
-    rests = task.state.is_settled and picture.now - task.updated_at > picture.terms.claim_delay
-    if rests and not picture.moved_since:
+    if not task.state.is_settled or picture.runs_asked_at is None:
+        return
+    ended_at = max([task.updated_at, *(s.complete_by for s in picture.steps if s.complete_by)])
+    if picture.runs_asked_at - ended_at > picture.terms.claim_delay:
         left = [run for run in picture.runs or () if run.status == "RUNNING"]
         yield from (f"it is {task.state}, {run.workflow_id} still runs" for run in left)
 

@@ -22,6 +22,7 @@ from activities.agent import Agents
 from activities.agents import all_agents
 from activities.bookkeeping import Bookkeeping
 from activities.http import new_client
+from activities.pulse import Pulse
 from activities.queued import agent_activities
 from activities.reservations import Reservations
 from domain.definition import worst_case
@@ -111,7 +112,9 @@ async def running(
             draining=draining,
         )
         if Role.AGENTS in roles:
-            for worker in _agent_workers(settings, client, agents, services):
+            pulse = Pulse()
+            await _background(stack, draining, pulse.run())
+            for worker in _agent_workers(settings, client, agents, services, pulse):
                 await stack.enter_async_context(worker)
         if Role.SUPERVISOR in roles:
             await _supervisor(stack, settings, client)
@@ -184,7 +187,9 @@ async def _scheduler(
     )
 
 
-def _agent_workers(settings: Settings, client: Client, agents: Agents, services: set[str]) -> Iterable[Worker]:
+def _agent_workers(
+    settings: Settings, client: Client, agents: Agents, services: set[str], pulse: Pulse
+) -> Iterable[Worker]:
     """One worker a task queue on which some definition places an Agent of these services."""
     known = {a.service for a in agents.actions.values()}
     if unknown := services - known:
@@ -202,7 +207,7 @@ def _agent_workers(settings: Settings, client: Client, agents: Agents, services:
         yield Worker(
             client,
             task_queue=queue,
-            activities=agent_activities(agents, here),
+            activities=agent_activities(agents, here, pulse),
             identity=process_name("agents"),
             graceful_shutdown_timeout=settings.shutdown_grace,
         )

@@ -100,6 +100,7 @@ class _Active:
     rule: FaultRule
     since: float
     fired: int = 0
+    last_task: str | None = None
 
     def age_s(self) -> float:
         return time.monotonic() - self.since
@@ -132,9 +133,9 @@ class Injector:
             self._random = random.Random(f"{self._service}/{self._seed}")  # noqa: S311 - faults, no secrets
 
     def listing(self) -> list[Json]:
-        """Returns every rule since the last clear, with how often it fired and whether it still may."""
+        """Returns every rule since the last clear: how often it fired, for which task last, whether it still may."""
         return [
-            {"id": active.id, "fired": active.fired, "alive": active.is_alive(),
+            {"id": active.id, "fired": active.fired, "last_task": active.last_task, "alive": active.is_alive(),
              "rule": active.rule.model_dump(mode="json")}
             for active in self._active
         ]  # fmt: skip
@@ -142,7 +143,7 @@ class Injector:
     def is_out(self, target: Target) -> bool:
         """Draws whether an outage hits the call."""
         rules = self._matching(target)
-        return any(self._fires(active) for active in rules if active.rule.kind is FaultKind.OUTAGE)
+        return any(self._fires(active, target) for active in rules if active.rule.kind is FaultKind.OUTAGE)
 
     def plan(self, target: Target) -> Plan:
         """Draws what else hits the call. The first decisive rule that fires wins; delays add up."""
@@ -156,7 +157,7 @@ class Injector:
             taken = (kind is FaultKind.DUPLICATE and duplicate) or (
                 kind not in (*_DELAYS, FaultKind.DUPLICATE, FaultKind.AMNESIA) and decisive
             )
-            if kind is FaultKind.OUTAGE or taken or not self._fires(active):
+            if kind is FaultKind.OUTAGE or taken or not self._fires(active, target):
                 continue
             kinds.append(kind.value)
             if kind in _DELAYS:
@@ -185,10 +186,10 @@ class Injector:
             and (match.path is None or _fits(match.path, target.path) or _fits(match.path, short_path))
         )
 
-    def _fires(self, active: _Active) -> bool:
+    def _fires(self, active: _Active, target: Target) -> bool:
         if self._random.random() >= active.rule.rate:
             return False
-        active.fired += 1
+        active.fired, active.last_task = active.fired + 1, target.task_id
         return True
 
     def _delay_s(self, active: _Active) -> float:

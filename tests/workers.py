@@ -12,6 +12,10 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 
 from pydantic import SecretStr
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.client import Client
 
 from runtime.settings import Settings
 
@@ -77,6 +81,26 @@ class WorkerProcess:
         """Wait until it has killed itself."""
         code = await asyncio.wait_for(asyncio.to_thread(self._process.wait), 30)
         assert code == -signal.SIGKILL, self._log.read_text()[-3000:]
+
+    async def polls(self, client: Client, queue: str) -> None:
+        """Wait until it has a poll for activities open on this task queue."""
+        wanted = DescribeTaskQueueRequest(
+            namespace=client.namespace,
+            task_queue=TaskQueue(name=queue),
+            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
+        )
+        async with asyncio.timeout(30):
+            while True:
+                pollers = (await client.workflow_service.describe_task_queue(wanted)).pollers
+                if any(f":{self._process.pid}:" in p.identity for p in pollers):
+                    return
+                await asyncio.sleep(0.05)
+
+    async def logged(self, text: str) -> None:
+        """Wait until its log has this in it."""
+        async with asyncio.timeout(30):
+            while text not in self._log.read_text():  # noqa: ASYNC110 (another process's; a local file)
+                await asyncio.sleep(0.05)
 
     def pause(self) -> None:
         """Stop it where it is."""

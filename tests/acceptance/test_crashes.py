@@ -63,6 +63,24 @@ async def test_attempt_that_wakes_after_its_replacement_changes_no_row(
     assert simulators.live(task_id) == FULL
 
 
+@pytest.mark.demand("C4", "F2")
+async def test_worker_that_was_stopped_sends_nothing_for_what_it_was_given_meanwhile(
+    bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
+) -> None:
+    """Temporal hands the charge to the poll that the stopped process left open; when it goes on, the time is up."""
+    with WorkerProcess(bench.settings, roles="agents") as stopped:
+        await stopped.polls(bench.client, "payments")
+        stopped.pause()
+        async with bench.worker(Role.SCHEDULER):
+            await bench.submit(order, task_id)
+            await bench.step_reached(task_id, "charge", StepState.RUNNING)
+            with pytest.raises(WorkflowFailureError):
+                await bench.client.get_workflow_handle(f"order/{task_id}/1").result()
+        stopped.resume()
+        await stopped.logged("'activity_id': 'charge'")
+    assert simulators.ledger("payments", task_id)["calls"] == []
+
+
 @pytest.mark.demand("B2")
 async def test_writes_of_a_stale_holder_change_nothing(bench: Bench, order: dict[str, Any], task_id: str) -> None:
     await bench.submit(order, task_id)

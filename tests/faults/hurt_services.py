@@ -12,17 +12,13 @@ from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.service import RPCError
 
+from domain.messages import Json
 from supervisor.schedule import SCHEDULE_ID
 from tests.faults.scene import PATIENCE_S, Scene
 from tests.faults.world import SERVICES
 
 _STALL_MS = 9_000
 """Long enough for an undo to be claimed and to reach the service first, also on a busy machine."""
-
-_LONGEST_CHARGE = """
-SELECT task_id FROM step WHERE name = 'charge' AND state = 'Running' AND complete_by > clock_timestamp()
-ORDER BY started_at LIMIT 1
-"""
 
 _FIRST_TASK_DONE = 4
 """The event with which the first workflow task of a run completes: where a reset goes back to."""
@@ -69,17 +65,19 @@ class Services:
 
     async def stall(self) -> int:
         """A charge is on its way when its order is undone. Seen: it arrived after its undo, and was refused."""
-        rule = {"latency_ms": _STALL_MS, "times": 1, "for_s": PATIENCE_S, "match": {"undo": False}}
-        number, task_id = await self._add_rule("payments", "latency", **rule), ""
+        match = {"undo": False}
+        number = await self._add_rule(
+            "payments", "latency", latency_ms=_STALL_MS, times=1, for_s=PATIENCE_S, match=match
+        )
+
+        task_id: str | None = None
 
         async def on_its_way() -> bool:
             nonlocal task_id
-            if await self._fired("payments", number):
-                rows = await self._scene.rows(_LONGEST_CHARGE)
-                task_id = rows[0]["task_id"] if rows else ""
-            return bool(task_id)
+            task_id = (await self._rule("payments", number)).get("last_task")
+            return task_id is not None
 
-        if not await self._scene.until(on_its_way, PATIENCE_S, look_s=0.2):
+        if not await self._scene.until(on_its_way, PATIENCE_S, look_s=0.2) or task_id is None:
             return 0
         await self._scene.world.compensate(task_id)
 
@@ -103,9 +101,13 @@ class Services:
             return int(answer.raise_for_status().json()["id"])
 
     async def _fired(self, service: str, number: int) -> int:
+        return int((await self._rule(service, number)).get("fired", 0))
+
+    async def _rule(self, service: str, number: int) -> Json:
+        """What a service says of a rule; nothing, if it died meanwhile and forgot."""
         async with httpx.AsyncClient(base_url=self._scene.world.simulators.url, timeout=5) as client:
             rules = (await client.get(f"/control/{service}/faults")).raise_for_status().json()
-        return sum(r["fired"] for r in rules if r["id"] == number)
+        return next((r for r in rules if r["id"] == number), {})
 
 
 class Runs:

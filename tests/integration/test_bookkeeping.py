@@ -12,6 +12,7 @@ from activities.agent import KEY_FORGOTTEN, Agents
 from activities.agents import all_agents
 from activities.bookkeeping import Bookkeeping
 from activities.http import new_client
+from activities.pulse import Pulse
 from activities.queued import agent_activities
 from activities.reservations import Reservations
 from domain.ids import idempotency_keys
@@ -61,7 +62,7 @@ async def recorded(store: StoreBench, hold: Hold, outcome: Outcome) -> Report:
 async def by_an_agent(hold: Hold) -> Outcome:
     """What a queued Agent makes of a request of another run: it sends nothing."""
     async with new_client() as http:
-        charge, *_ = agent_activities(Agents(list(all_agents()), {}, http), ["payments"])
+        charge, *_ = agent_activities(Agents(list(all_agents()), {}, http), ["payments"], Pulse())
         with pytest.raises(ApplicationError) as refused:
             await activity_of(hold).run(charge, request_of(hold))
     return OutcomeBox.model_validate(refused.value.details[0]).outcome

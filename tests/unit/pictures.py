@@ -116,6 +116,7 @@ def processed() -> Json:
         "answers": [answer(new=True), answer()],
         "ledgers": {"svc": {"effects": [effect("a"), effect("b", made=-40)], "calls": [call("a"), call("b")]}},
         "now": NOW,
+        "runs_asked_at": NOW,
     }
 
 

@@ -270,6 +270,23 @@ def test_task_of_another_pipeline_takes_no_room() -> None:
     assert over_the_cap(submitted("one", -100, -50), submitted("two", -60, -40, pipeline="other")) == []
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda p: p.update(runs_asked_at=at(-280)),
+        lambda p: p["steps"][1].update(complete_by=at(-20)),
+    ],
+    ids=["it had just ended when Temporal was asked", "the deadline of its last call had just passed"],
+)
+def test_run_that_may_still_be_about_to_end_is_no_violation(change: Callable[[Json], object]) -> None:
+    picture = processed()
+    picture["task"].update(updated_at=at(-301))
+    picture["runs"][0].update(status="RUNNING")
+    assert found(picture) == {"no_run_outlives_its_task"}
+    change(picture)
+    assert found(picture) == set()
+
+
 def test_every_invariant_has_a_picture_that_violates_it() -> None:
     per_task = {c.__name__ for c in (*CHECKS, *LEDGER_CHECKS, *RUN_CHECKS, *SUBMITTER_CHECKS)}
     assert per_task == {name for name, _, _ in DAMAGE}
