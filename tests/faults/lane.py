@@ -75,8 +75,10 @@ class Lane:
         await self.world.__aenter__()
         async with AsyncExitStack() as stack:
             stack.push_async_exit(self.world)
-            self._owner = stack.enter_context(psycopg.connect(self.world.owner, autocommit=True))
-            self._owner.execute("SET session_replication_role = replica")
+            # Not a connection that blocks: it would wait for locks that this very event loop has yet to give back.
+            owner = await psycopg.AsyncConnection.connect(self.world.owner, autocommit=True)
+            self._owner = await stack.enter_async_context(owner)
+            await self._owner.execute("SET session_replication_role = replica")
             dsn = self.world.direct.supervisor_database_url.get_secret_value()
             database = await stack.enter_async_context(Database(dsn, name="state store", size=2))
             self._supervisor = SupervisorActivities(Supervision(database), self.world.client)
@@ -104,16 +106,16 @@ class Lane:
             await worker.start(ready=False)
             self.dead.append(str(worker.child.pid))
 
-    def expire(self, task_id: str) -> None:
+    async def expire(self, task_id: str) -> None:
         """Let a deadline pass at once, whoever holds the task."""
-        self._owner.execute("UPDATE task SET complete_by = clock_timestamp() WHERE task_id = %s", (task_id,))
-        self._owner.execute("UPDATE step SET complete_by = clock_timestamp() WHERE task_id = %s", (task_id,))
+        await self._owner.execute("UPDATE task SET complete_by = clock_timestamp() WHERE task_id = %s", (task_id,))
+        await self._owner.execute("UPDATE step SET complete_by = clock_timestamp() WHERE task_id = %s", (task_id,))
 
     async def hurry(self, task_id: str, *, sweep: bool) -> None:
         """Let what the dead hold be over, and what nobody holds be due; `sweep` at once, beside the Schedule."""
         dead = self.dead[:-1] if self.world.worker(0).is_alive else self.dead
-        self._owner.execute(_HURRY, {"task_id": task_id, "dead": dead})
-        if sweep and self._owner.execute(_OVERDUE, (task_id,)).fetchone():
+        await self._owner.execute(_HURRY, {"task_id": task_id, "dead": dead})
+        if sweep and await (await self._owner.execute(_OVERDUE, (task_id,))).fetchone():
             await sweep_once(self._supervisor, sweep_terms(self.world.direct))
 
 

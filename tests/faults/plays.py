@@ -105,7 +105,7 @@ async def answered_late(run: Run) -> None:
     run.fault("stock", "latency", latency_ms=1_000, times=1)
     await run.submit(ORDER)
     await run.called("stock")
-    run.lane.expire(run.task_id)
+    await run.lane.expire(run.task_id)
     await run.reached(TaskState.PROCESSED)
 
 

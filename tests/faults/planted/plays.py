@@ -38,7 +38,7 @@ async def overtaken_while_it_waits(run: Run) -> None:
     run.fault("stock", "latency", latency_ms=3_000, times=2)
     await run.submit(ORDER)
     await run.called("stock")
-    run.lane.expire(run.task_id)
+    await run.lane.expire(run.task_id)
     await run.reached(TaskState.PROCESSED)
 
 
@@ -49,7 +49,7 @@ async def undone_while_it_expires(run: Run) -> None:
     await run.submit(ORDER)
     await run.called("stock")
     last = _newest_sweep(run)
-    run.lane.expire(run.task_id)
+    await run.lane.expire(run.task_id)
     await eventually(lambda: _swept_since(run, last))
     await run.ask_undo()
     await eventually(lambda: _has_settled(run), within_s=40)
