@@ -329,13 +329,15 @@ class Bench:
 
     async def expire(self, task_id: str) -> None:
         """Let a held task's deadlines, and its running steps', be over now, without waiting for them."""
-        with psycopg.connect(self.settings.admin_database_url.get_secret_value()) as connection:
-            connection.execute("SET session_replication_role = replica")
+        owner = self.settings.admin_database_url.get_secret_value()
+        # Not a connection that blocks: a worker in this event loop may hold the row.
+        async with await psycopg.AsyncConnection.connect(owner) as connection:
+            await connection.execute("SET session_replication_role = replica")
             for statement in (
                 "UPDATE task SET complete_by = clock_timestamp() WHERE task_id = %s AND locked_by IS NOT NULL",
                 "UPDATE step SET complete_by = clock_timestamp() WHERE task_id = %s AND state IN ('Running','Undoing')",
             ):
-                connection.execute(statement, (task_id,))
+                await connection.execute(statement, (task_id,))
 
     async def page(self, task_id: str) -> TaskPage:
         """Everything on record about a task."""

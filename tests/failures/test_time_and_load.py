@@ -74,15 +74,15 @@ async def test_worker_whose_clock_is_hours_off_does_its_tasks_and_expires_none(
     assert all(0 < ms <= 10_000 for ms in left)
 
 
-def step_clock(databases: Databases, by: timedelta) -> None:
+async def step_clock(databases: Databases, by: timedelta) -> None:
     """Let the database's clock have jumped by so much: whatever it has on record was that much earlier."""
-    with psycopg.connect(databases.owner) as connection:
-        connection.execute("SET session_replication_role = replica")
+    async with await psycopg.AsyncConnection.connect(databases.owner) as connection:
+        await connection.execute("SET session_replication_role = replica")
         for statement in (
             "UPDATE task SET complete_by = complete_by - %(by)s, not_before = not_before - %(by)s",
             "UPDATE step SET complete_by = complete_by - %(by)s, started_at = started_at - %(by)s",
         ):
-            connection.execute(statement, {"by": by})
+            await connection.execute(statement, {"by": by})
 
 
 @pytest.mark.demand("B2", "D2", "D5")
@@ -100,7 +100,7 @@ async def test_database_clock_that_jumps_may_delay_or_hasten_an_expiry_and_never
     async with bench.worker():
         await bench.submit(order, task_id)
         await bench.step_reached(task_id, "ship", StepState.RUNNING)
-        step_clock(databases, jump)
+        await step_clock(databases, jump)
         await bench.sweep()
         assert await bench.settled_with_sweeps(task_id) is TaskState.PROCESSED
     page = await bench.page(task_id)
