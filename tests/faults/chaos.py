@@ -69,7 +69,7 @@ class Options:
     max_pending: int = 15
 
 
-SHORT = Options(tasks=100, seconds=40, faults=45, seed=0, least=1, max_in_flight=24, max_pending=12)
+SHORT = Options(tasks=100, seconds=40, faults=45, seed=0, least=1, max_in_flight=12, max_pending=6)
 CHAOS = Options(tasks=2_000, seconds=600, faults=400, seed=0)
 SOAK = Options(
     tasks=25_000,
@@ -80,8 +80,8 @@ SOAK = Options(
     least=10,
     replayed=2_000,
     patience_s=1_800,
-    max_in_flight=400,
-    max_pending=250,
+    max_in_flight=200,
+    max_pending=120,
 )
 
 
@@ -152,7 +152,7 @@ class Run:
     async def _go(self) -> float:
         """Tasks and faults, then neither; how long it took from the last fault's healing until all was settled."""
         options = self._options
-        per_s, at_once = options.tasks / (0.95 * options.seconds), options.max_in_flight + options.max_pending
+        per_s, at_once = options.tasks / (0.95 * options.seconds), 2 * (options.max_in_flight + options.max_pending)
         traffic = asyncio.create_task(self._traffic.run(per_s, at_once))
         await self._injector.run(options.faults, options.seconds, options.least)
         healed_at = monotonic()
