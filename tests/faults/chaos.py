@@ -152,7 +152,8 @@ class Run:
     async def _go(self) -> float:
         """Tasks and faults, then neither; how long it took from the last fault's healing until all was settled."""
         options = self._options
-        per_s, at_once = options.tasks / (0.95 * options.seconds), 2 * (options.max_in_flight + options.max_pending)
+        at_once = 2 * (options.max_in_flight + options.max_pending)
+        per_s = max(1, options.tasks - at_once) / (0.95 * options.seconds)
         traffic = asyncio.create_task(self._traffic.run(per_s, at_once))
         await self._injector.run(options.faults, options.seconds, options.least)
         healed_at = monotonic()

@@ -35,7 +35,7 @@ class Processes:
     async def kill_worker(self) -> int:
         """SIGKILL. Seen: the tasks that it held, which nobody else gives back."""
         async with self._a_worker() as worker:
-            held = await self._held_by(worker)
+            held = await self._in_hand(worker)
             await worker.kill()
             self.holds |= held
             await asyncio.sleep(self._scene.between(0, 2))
@@ -45,7 +45,7 @@ class Processes:
     async def pause_worker(self) -> int:
         """SIGSTOP until others have taken its tasks over, then SIGCONT. Seen: what it held and holds no more."""
         async with self._a_worker() as worker:
-            held = await self._held_by(worker)
+            held = await self._in_hand(worker)
             worker.pause()
             try:
                 await self._scene.until(lambda: self._are_lost(held), _LOST_WITHIN_S)
@@ -104,6 +104,18 @@ class Processes:
     async def start(self, worker: Worker) -> None:
         """Start it, but wait for nothing: while another part is away it ends again."""
         await worker.start(ready=False, **({"ROLES": "supervisor"} if worker is self._sweeper else {}))
+
+    async def _in_hand(self, worker: Worker) -> set[str]:
+        """The attempts that a worker holds as soon as it holds one; none, if that takes too long."""
+        held: set[str] = set()
+
+        async def holds() -> bool:
+            nonlocal held
+            held = await self._held_by(worker)
+            return bool(held)
+
+        await self._scene.until(holds, PATIENCE_S)
+        return held
 
     async def _held_by(self, worker: Worker) -> set[str]:
         """The attempts that a worker holds now."""
