@@ -18,6 +18,7 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 
 from runtime.settings import Settings
+from tests.conftest import eventually
 
 ROOT = Path(__file__).parent.parent
 
@@ -89,18 +90,20 @@ class WorkerProcess:
             task_queue=TaskQueue(name=queue),
             task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
         )
-        async with asyncio.timeout(30):
-            while True:
-                pollers = (await client.workflow_service.describe_task_queue(wanted)).pollers
-                if any(f":{self._process.pid}:" in p.identity for p in pollers):
-                    return
-                await asyncio.sleep(0.05)
+
+        async def open_() -> bool:
+            pollers = (await client.workflow_service.describe_task_queue(wanted)).pollers
+            return any(f":{self._process.pid}:" in p.identity for p in pollers)
+
+        await eventually(open_, within_s=30)
 
     async def logged(self, text: str) -> None:
         """Wait until its log has this in it."""
-        async with asyncio.timeout(30):
-            while text not in self._log.read_text():  # noqa: ASYNC110 (another process's; a local file)
-                await asyncio.sleep(0.05)
+
+        async def there() -> bool:
+            return text in self._log.read_text()
+
+        await eventually(there, within_s=30)
 
     def pause(self) -> None:
         """Stop it where it is."""

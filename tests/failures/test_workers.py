@@ -38,14 +38,15 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 async def test_payload_that_kills_every_worker_ends_in_error_and_takes_nobody_with_it(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
 ) -> None:
-    poison = f"{task_id}-poison"
+    poison, deaths = f"{task_id}-poison", 0
     await bench.submit({"sku": "TEA-01"}, poison, "poison")
     ids = await submitted(bench, order, task_id, 2)
     while (await bench.page(poison)).task.state is not TaskState.ERROR:
         await kills(bench, poison, *ids)
+        deaths += 1
         await bench.sweep()
     page = await bench.page(poison)
-    assert page.task.epoch == 3
+    assert (page.task.epoch, deaths) == (3, 3)
     assert (page.task.error or {})["message"] == "3 attempts have expired, which is the bound"
     assert [a.kind for a in page.alerts] == ["task_in_error"]
     await end_runs(bench, poison, epochs=3)

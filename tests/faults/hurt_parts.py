@@ -67,14 +67,10 @@ class Processes:
 
     async def shift_clock(self) -> int:
         """A worker is followed by one whose clock is hours off, until it ends. Seen: the tasks that one claimed."""
-
-        async def is_at_work() -> bool:
-            return bool(await self._held_by(worker))
-
         async with self._a_worker() as worker:
             await worker.kill()
             await worker.start(ready=False, **clock_off_by(self._scene.random.choice(("-2h", "+2h"))) or {})
-            return int(await self._scene.until(is_at_work, 2 * PATIENCE_S))
+            return int(bool(await self._in_hand(worker, 2 * PATIENCE_S)))
 
     @asynccontextmanager
     async def _a_worker(self) -> AsyncIterator[Worker]:
@@ -105,7 +101,7 @@ class Processes:
         """Start it, but wait for nothing: while another part is away it ends again."""
         await worker.start(ready=False, **({"ROLES": "supervisor"} if worker is self._sweeper else {}))
 
-    async def _in_hand(self, worker: Worker) -> set[str]:
+    async def _in_hand(self, worker: Worker, within_s: float = PATIENCE_S) -> set[str]:
         """The attempts that a worker holds as soon as it holds one; none, if that takes too long."""
         held: set[str] = set()
 
@@ -114,7 +110,7 @@ class Processes:
             held = await self._held_by(worker)
             return bool(held)
 
-        await self._scene.until(holds, PATIENCE_S)
+        await self._scene.until(holds, within_s)
         return held
 
     async def _held_by(self, worker: Worker) -> set[str]:

@@ -65,19 +65,15 @@ class Services:
 
     async def stall(self) -> int:
         """A charge is on its way when its order is undone. Seen: it arrived after its undo, and was refused."""
-        match = {"undo": False}
-        number = await self._add_rule(
-            "payments", "latency", latency_ms=_STALL_MS, times=1, for_s=PATIENCE_S, match=match
-        )
-
-        task_id: str | None = None
+        rule = {"latency_ms": _STALL_MS, "times": 1, "for_s": PATIENCE_S, "match": {"undo": False}}
+        number, task_id = await self._add_rule("payments", "latency", **rule), None
 
         async def on_its_way() -> bool:
             nonlocal task_id
             task_id = (await self._rule("payments", number)).get("last_task")
             return task_id is not None
 
-        if not await self._scene.until(on_its_way, PATIENCE_S, look_s=0.2) or task_id is None:
+        if not await self._scene.until(on_its_way, PATIENCE_S, look_s=0.2):
             return 0
         await self._scene.world.compensate(task_id)
 
