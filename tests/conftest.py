@@ -83,7 +83,7 @@ def templates(postgres_server: EmbeddedPostgres) -> EmbeddedPostgres:
 
 
 class Databases:
-    """A pair of fresh databases, made from the templates of a server: addresses by role.
+    """A pair of fresh databases, made from the templates of a server: addresses by role; `with` removes it.
 
     Nothing is kept open, so that the server may be killed meanwhile.
     """
@@ -101,7 +101,10 @@ class Databases:
         self.orders = server.dsn(orders, user="app", password="app")
         self.supervisor = server.dsn(state, user="sup", password="sup")
 
-    def drop(self) -> None:
+    def __enter__(self) -> Databases:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Remove both, whoever is still connected."""
         with psycopg.connect(self._server.dsn(), autocommit=True) as connection:
             for name in self._names:
@@ -111,9 +114,8 @@ class Databases:
 @pytest.fixture
 def databases(templates: EmbeddedPostgres) -> Iterator[Databases]:
     """Fresh databases for one test."""
-    found = Databases(templates)
-    yield found
-    found.drop()
+    with Databases(templates) as found:
+        yield found
 
 
 class Simulators:

@@ -26,7 +26,7 @@ from store.state_store import Hold
 from supervisor.decide import decide
 from tests.conftest import Bench, Databases, Simulators, eventually
 from tests.failures.servers import FULL, ended, submitted
-from tests.integration.store_bench import StoreBench, begin, fresh_databases, open_store_bench
+from tests.integration.store_bench import StoreBench, begin, own_store_bench
 
 ROUNDS, EACH = 25, 8
 HOUR, SOON = timedelta(hours=1), timedelta(seconds=5)
@@ -68,9 +68,8 @@ async def test_orders_end_whole_or_undone_although_messages_are_lost_doubled_and
 @pytest.fixture
 async def store(templates: EmbeddedPostgres) -> AsyncIterator[StoreBench]:
     """The state store by itself."""
-    with fresh_databases(templates) as databases:
-        async with open_store_bench(databases) as bench:
-            yield bench
+    async with own_store_bench(templates) as bench:
+        yield bench
 
 
 @pytest.mark.demand("C3", "C9", "D5")

@@ -30,7 +30,7 @@ from supervisor.decide import decide
 from tests.clocks import clock_off_by
 from tests.conftest import ORDER, Bench, Databases, Simulators
 from tests.failures.servers import FULL
-from tests.integration.store_bench import LOADED, StoreBench, begin, fresh_databases, open_store_bench
+from tests.integration.store_bench import LOADED, StoreBench, begin, own_store_bench
 from tests.workers import WorkerProcess
 
 HOUR = timedelta(hours=1)
@@ -39,9 +39,8 @@ HOUR = timedelta(hours=1)
 @pytest.fixture(scope="module")
 async def opened(templates: EmbeddedPostgres) -> AsyncIterator[StoreBench]:
     """The state store by itself, on databases of this file."""
-    with fresh_databases(templates) as databases:
-        async with open_store_bench(databases) as bench:
-            yield bench
+    async with own_store_bench(templates) as bench:
+        yield bench
 
 
 @pytest.fixture

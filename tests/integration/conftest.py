@@ -8,15 +8,14 @@ import pytest
 
 from runtime.embedded.postgres import EmbeddedPostgres
 from store.reads import Reads, open_reads
-from tests.integration.store_bench import StoreBench, fresh_databases, open_store_bench
+from tests.integration.store_bench import StoreBench, own_store_bench
 
 
 @pytest.fixture(scope="module")
 async def opened(templates: EmbeddedPostgres) -> AsyncIterator[StoreBench]:
     """Both databases, of this file."""
-    with fresh_databases(templates) as databases:
-        async with open_store_bench(databases) as bench:
-            yield bench
+    async with own_store_bench(templates) as bench:
+        yield bench
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -169,14 +169,6 @@ class StoreBench:
         assert (row["locked_by"] is None) == (row["complete_by"] is None)
 
 
-@contextmanager
-def fresh_databases(server: EmbeddedPostgres) -> Iterator[Databases]:
-    """A pair of databases for the tests of one file, which empty them between one another."""
-    found = Databases(server)
-    yield found
-    found.drop()
-
-
 @asynccontextmanager
 async def open_store_bench(databases: Databases, *, size: int = 8) -> AsyncIterator[StoreBench]:
     """The state store on fresh databases, with the policies of both definitions published."""
@@ -189,6 +181,14 @@ async def open_store_bench(databases: Databases, *, size: int = 8) -> AsyncItera
         for found in registry():
             await bench.intake.publish(found)
         yield bench
+
+
+@asynccontextmanager
+async def own_store_bench(server: EmbeddedPostgres) -> AsyncIterator[StoreBench]:
+    """The same on databases of its own, for the tests of one file, which empty them between one another."""
+    with Databases(server) as databases:
+        async with open_store_bench(databases) as bench:
+            yield bench
 
 
 def definition(pipeline: str) -> Definition:

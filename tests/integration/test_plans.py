@@ -14,7 +14,7 @@ from psycopg import ClientCursor, Connection
 
 from runtime.embedded.postgres import EmbeddedPostgres
 from store.database import SESSION, query
-from tests.integration.store_bench import fresh_databases
+from tests.conftest import Databases
 
 CLAIMABLE = 300
 EXPIRED = 300
@@ -128,7 +128,7 @@ class Planner:
 @pytest.fixture(scope="module")
 def planner(templates: EmbeddedPostgres) -> Iterator[Planner]:
     """A store with a thousand closed tasks, some claimable, some expired, some held in time."""
-    with fresh_databases(templates) as databases, psycopg.connect(databases.owner, autocommit=True) as connection:
+    with Databases(templates) as databases, psycopg.connect(databases.owner, autocommit=True) as connection:
         connection.execute("SET session_replication_role = replica")
         put(connection, "closed-", CLOSED, 1_000)
         put(connection, "claimable-", ["Pending", "Pending", "Compensating"], CLAIMABLE)

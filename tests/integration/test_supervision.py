@@ -22,12 +22,12 @@ from store.reads import Reads
 from store.supervision import Supervision
 from supervisor.activities import SupervisorActivities, SweepReport, SweepTerms, sweep_once
 from supervisor.decide import decide
+from tests.conftest import Databases
 from tests.integration.store_bench import (
     LOADED,
     StoreBench,
     begin,
     definition,
-    fresh_databases,
     undo,
 )
 from tests.integration.test_plans import CLOSED, STEPS, Planner, put
@@ -367,7 +367,7 @@ async def test_undo_that_is_asked_for_anew_and_stalls_again_is_another_alert(sto
 @pytest.fixture(scope="module")
 def planner(templates: EmbeddedPostgres) -> Iterator[Planner]:
     """A store with many closed tasks, a backlog of two versions, and many that are held."""
-    with fresh_databases(templates) as databases, psycopg.connect(databases.owner, autocommit=True) as connection:
+    with Databases(templates) as databases, psycopg.connect(databases.owner, autocommit=True) as connection:
         connection.execute("SET session_replication_role = replica")
         put(connection, "closed-", CLOSED, 20_000)
         put(connection, "due-", ["Pending", "Pending", "Compensating"], 5_000, due="-1 hour")

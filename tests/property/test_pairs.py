@@ -23,7 +23,8 @@ from domain.states import UndoState
 from runtime.embedded.postgres import EmbeddedPostgres
 from store.database import Database
 from store.state_store import Hold
-from tests.integration.store_bench import StoreBench, fresh_databases, open_store_bench
+from tests.conftest import Databases
+from tests.integration.store_bench import StoreBench, open_store_bench
 from tests.property.draws import next_of_run
 from tests.property.model import Write
 from tests.property.model.rows import Answer
@@ -69,7 +70,7 @@ class Place:
 @pytest.fixture(scope="module")
 async def place(templates: EmbeddedPostgres) -> AsyncIterator[Place]:
     """The state store on databases of this file."""
-    with fresh_databases(templates) as databases:
+    with Databases(templates) as databases:
         with psycopg.connect(databases.owner) as owner:
             owner.execute(GATE)
         async with AsyncExitStack() as stack:

@@ -30,7 +30,8 @@ from domain.states import TaskState, may_step
 from runtime.embedded.postgres import EmbeddedPostgres
 from store.database import Database
 from store.state_store import Hold
-from tests.integration.store_bench import StoreBench, fresh_databases, open_store_bench
+from tests.conftest import Databases
+from tests.integration.store_bench import StoreBench, open_store_bench
 from tests.property.draws import any_of_run, next_of_run, of_dispatcher, of_others, of_person, of_time
 from tests.property.model import Write
 from tests.property.model.rows import Answer
@@ -75,7 +76,7 @@ def setting(templates: EmbeddedPostgres) -> Iterator[Setting]:
             await bench.intake.publish(definition)
         return Setting(bench, (Twice(bench.database), Twice(supervisor)), loop)
 
-    with fresh_databases(templates) as databases:
+    with Databases(templates) as databases:
         yield loop.run_until_complete(opened(databases))
         loop.run_until_complete(stack.aclose())
     loop.close()
