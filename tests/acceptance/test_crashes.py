@@ -11,7 +11,7 @@ from domain.messages import Begin
 from domain.states import StepState, TaskState
 from runtime.roles import Role
 from store.state_store import Hold
-from tests.conftest import Bench, Simulators
+from tests.conftest import Bench, Simulators, eventually
 from tests.workers import WorkerProcess
 
 FULL = {"stock": 1, "payments": 1, "shipping": 1, "mail": 1}
@@ -138,6 +138,11 @@ async def test_answer_that_comes_after_the_deadline_changes_nothing(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
 ) -> None:
     """A queued step whose service is slower than its deadline: the row stays Running and expired, then recovers."""
+
+    async def has_expired() -> bool:
+        page = await bench.page(task_id)
+        return page.task.complete_by is not None and page.task.complete_by < page.now
+
     simulators.fault("payments", "latency", latency_ms=12_000, match={"task_id": task_id}, times=1)
     async with bench.worker():
         await bench.submit(order, task_id)
@@ -146,6 +151,7 @@ async def test_answer_that_comes_after_the_deadline_changes_nothing(
         with pytest.raises(WorkflowFailureError) as failed:
             await bench.client.get_workflow_handle(locked_by).result()
         assert failed.value.cause.type == "DeadlinePassed"  # type: ignore[attr-defined]
+        await eventually(has_expired)  # the Agent stands down a little earlier, so that there is time to write
         page = await bench.page(task_id)
         charge = next(s for s in page.steps if s.name == "charge")
         assert (page.task.state, charge.state) == (TaskState.PROCESSING, StepState.RUNNING)
