@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -11,14 +12,14 @@ from rich.text import Text
 
 from cli.app import By, Code, Output, run, said
 from cli.environment import reading, requester, settings
-from cli.output import Format, instant, out, table, tell_json
+from cli.output import Format, instant, out, table, tell, tell_json
 from domain.faults import NotFound, UsageError
 from domain.messages import Json
 from domain.text import clean
 from runtime.parts import breaker_terms, open_state_store
 from store.reads import Reads
 from store.services import Forced, Services
-from store.tables import ServiceRow
+from store.tables import ServiceEvent, ServiceRow
 
 _STYLES = {"open": "bold red", "closed": "green"}
 
@@ -38,7 +39,7 @@ def services(
     by: By = "",
     output: Output = Format.TEXT,
 ) -> Code:
-    """Show the circuit breakers of remote services, or open or close one by hand."""
+    """Show the circuit breakers of remote services, of one with what moved it; or open or close one by hand."""
     words: dict[Forced | None, bool] = {"open": open_it, "closed": close_it, None: auto}
     wanted = [word for word, given in words.items() if given]
     if len(wanted) > 1:
@@ -55,9 +56,18 @@ def state_of(service: ServiceRow) -> str:
     return service.forced or service.state
 
 
+@dataclass(frozen=True)
+class _Known:
+    """All services, or the one that was named with what last moved its breaker; and the time now."""
+
+    rows: Sequence[ServiceRow]
+    moves: Sequence[ServiceEvent] | None
+    now: datetime
+
+
 async def _show(name: str | None, output: Format) -> Code:
     async with reading(settings()) as reads:
-        _tell(*await _known(reads, name), output)
+        _tell(await _known(reads, name), output)
     return Code.OK
 
 
@@ -68,26 +78,36 @@ async def _force(name: str, forced: Forced | None, requester: str, reason: str, 
         breakers = Services(store.database, breaker_terms(found))
         await breakers.force(name, forced, requester=requester, reason=reason)
         await store.announce()
-        _tell(*await _known(reads, name), output)
+        _tell(await _known(reads, name), output)
     return Code.OK
 
 
-async def _known(reads: Reads, name: str | None) -> tuple[Sequence[ServiceRow], datetime]:
-    """All services, or the one of that name, and the time now."""
+async def _known(reads: Reads, name: str | None) -> _Known:
     rows, now = await reads.services()
-    found = [r for r in rows if name in (None, r.name)]
-    if name is not None and not found:
+    if name is None:
+        return _Known(rows, None, now)
+    found = [r for r in rows if r.name == name]
+    if not found:
         there_are = ", ".join(r.name for r in rows) or "none yet: a worker that starts puts its definitions on record"
         raise NotFound(f"no definition needs a service {name!r} (there are: {there_are})")
-    return found, now
+    return _Known(found, await reads.breaker_moves(name), now)
 
 
-def _tell(rows: Sequence[ServiceRow], now: datetime, output: Format) -> None:
+def _tell(known: _Known, output: Format) -> None:
     if output is Format.JSON:
-        tell_json([_json(r, now) for r in rows])
+        moves = {} if known.moves is None else {"moves": [m.model_dump() for m in known.moves]}
+        tell_json([_json(r, known.now) | moves for r in known.rows])
         return
     headings = ["service", "breaker", "since", "failures in a row", "cause", "next probe", "probing", "by hand"]
-    out().print(table(headings, (_row(r, now) for r in rows)))
+    out().print(table(headings, (_row(r, known.now) for r in known.rows)))
+    if known.moves:
+        tell("")
+        out().print(table(["at", "what", "from", "to", "task", "why"], map(_move, known.moves)))
+
+
+def _move(event: ServiceEvent) -> list[str | Text]:
+    why = f"{event.requester}: {event.reason}" if event.requester else event.cause or ""
+    return [instant(event.at), event.kind, event.state_from, event.state_to, event.task_id or "", why]
 
 
 def _json(row: ServiceRow, now: datetime) -> Json:

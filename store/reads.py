@@ -19,7 +19,7 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 from domain.faults import NotFound, Unreachable
 from domain.states import SETTLED, TaskState
 from store.schema import sqlalchemy_url
-from store.tables import Alert, Compensation, DefinitionRow, Event, ServiceRow, Step, Sweep, Task
+from store.tables import Alert, Compensation, DefinitionRow, Event, ServiceEvent, ServiceRow, Step, Sweep, Task
 
 _POLL_S = 0.1
 
@@ -141,6 +141,12 @@ class Reads:
             named = {service for d in definitions for service in _services_of(d)}
             now = (await session.exec(select(func.clock_timestamp()))).one()
         return [known.get(name) or ServiceRow(name=name, since=now) for name in sorted(named | known.keys())], now
+
+    async def breaker_moves(self, service: str, limit: int = 20) -> Sequence[ServiceEvent]:
+        """What last moved the breaker of a service, newest first."""
+        query = select(ServiceEvent).where(col(ServiceEvent.service) == service).order_by(col(ServiceEvent.id).desc())
+        async with self._session() as session:
+            return (await session.exec(query.limit(limit))).all()
 
     async def last_sweeps(self, limit: int = 10) -> Sequence[Sweep]:
         """The last sweeps, newest first."""

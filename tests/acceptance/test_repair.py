@@ -132,11 +132,16 @@ async def test_service_that_a_person_closes_to_tasks_gets_no_call_until_it_is_op
             starter(settings, "services"), starter(settings, "services", "paymnets", "--auto", "--reason", "x")
         )
         assert simulators.calls("payments", task_id) == 0
-        freed = await starter(settings, "services", "payments", "--auto", "--reason", "they are back", "-o", "json")
+        back = ("--reason", "they are back", "--by", "bert")
+        freed = await starter(settings, "services", "payments", "--auto", *back, "-o", "json")
         assert await bench.settled(task_id) is TaskState.PROCESSED
     assert shut.code == freed.code == 0, shut.err + freed.err
     assert [(s["name"], s["holds"], s["forced_by"]) for s in shut.data] == [("payments", "open", "cli:anna")]
     assert freed.data[0]["holds"] == "closed"
+    assert [(m["kind"], m["state_to"], m["requester"], m["reason"]) for m in freed.data[0]["moves"]] == [
+        ("by_hand", "closed", "cli:bert", "they are back"),
+        ("by_hand", "forced open", "cli:anna", "they move house"),
+    ]
     rows = [line.split()[:2] for line in listed.out.splitlines()[1:]]
     assert rows == [[s, "open" if s == "payments" else "closed"] for s in sorted(settings.services)]
     assert "open by cli:anna: they move house" in listed.out
