@@ -108,8 +108,7 @@ class Bookkeeping:
             report = await self._store.undo_advance(hold, begin=begin)
         else:
             report = await self._store.advance(hold, begin=begin)
-        self._keep(hold, begin.step, work.undo, report, sent_at)
-        return report
+        return self._keep(hold, begin.step, work.undo, report, sent_at)
 
     async def _write(self, hold: Hold, work: Work, outcome: Outcome) -> Report:
         """Write what came of a call; then, best effort, keep it if it came too late, and tell the service's breaker."""
@@ -158,9 +157,7 @@ class Bookkeeping:
             report = await self._store.advance(
                 hold, done=work.step, result=outcome.result, calls=outcome.calls, begin=work.then
             )
-        if work.then:
-            self._keep(hold, work.then.step, work.undo, report, sent_at)
-        return report
+        return self._keep(hold, work.then.step, work.undo, report, sent_at) if work.then else report
 
     async def _refuse(self, hold: Hold, work: Work, outcome: Refused) -> Report:
         error = {"step": work.step, "code": outcome.code, "message": outcome.message}
@@ -169,10 +166,13 @@ class Bookkeeping:
         then: Literal["undo", "error"] = "error" if outcome.code == KEY_FORGOTTEN else work.on_refused
         return await self._store.fail(hold, work.step, error, unknown=outcome.unknown_before, then=then)
 
-    def _keep(self, hold: Hold, step: str, undo: bool, report: Report, sent_at: float) -> None:
-        if report.grant is not None:
-            reservation = Reservation(report.grant, sent_at + report.grant.within_s)
-            self._reservations.put(hold.run_id, step, undo, reservation)
+    def _keep(self, hold: Hold, step: str, undo: bool, report: Report, sent_at: float) -> Report:
+        """Keep what was granted, and say what is left of it: the time that the store took to answer is gone."""
+        if report.grant is None:
+            return report
+        reservation = Reservation(report.grant, sent_at + report.grant.within_s)
+        self._reservations.put(hold.run_id, step, undo, reservation)
+        return report.model_copy(update={"grant": reservation.as_grant()})
 
     def _with_next(self, hold: Hold, work: Work, report: Report) -> Report:
         """A step that was run before: its recorded result, and what was reserved for the next one then."""

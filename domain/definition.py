@@ -291,16 +291,26 @@ def _graph_problems(definition: Definition) -> list[str]:
             return [f"steps {', '.join(stuck)} wait for one another in a circle"]
         order += ready
         done |= {s.name for s in ready}
+    before: dict[str, set[str]] = {}
+    for step in order:
+        direct = definition.after(step)
+        before[step.name] = {*direct, *(b for a in direct for b in before[a])}
+    pivots = {s.name for s in order if s.pivot}
     return [
-        f"step {s.name} has an effect but no undo, and is not behind a pivot"
-        for s in order
-        if not (s.undo or s.no_effect or s.pivot or _behind_pivot(definition, s))
+        *(
+            f"step {s.name} has an effect but no undo, and is not behind a pivot"
+            for s in order
+            if not (s.undo or s.no_effect or s.pivot or before[s.name] & pivots)
+        ),
+        *(
+            f"step {s.name} is inline and step {other.name} has a queue, and both may run at once: what has a queue is"
+            " asked for when what is inline is over, with its time running; give both a queue, or neither"
+            for s in order
+            for other in order
+            if s.queue is None and other.queue is not None
+            if s is not other and s.name not in before[other.name] and other.name not in before[s.name]
+        ),
     ]
-
-
-def _behind_pivot(definition: Definition, step: Step) -> bool:
-    before = [definition.step(a) for a in definition.after(step)]
-    return any(b.pivot or _behind_pivot(definition, b) for b in before)
 
 
 def _names(definition: Definition) -> set[str]:

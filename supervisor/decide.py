@@ -68,7 +68,7 @@ def decide(task: ExpiredTask, *, counts: bool = True) -> Recovery:
     counts = counts and not task.store_restarted
     undo = task.state is TaskState.COMPENSATING
     at_work = StepState.UNDOING if undo else StepState.RUNNING
-    begun = [s for s in task.steps if s.state is at_work and (s.current or _budget_left(s) < 1)]
+    begun = [s for s in task.steps if _is_at_work(s, at_work)]
     failed = [s for s in begun if s.overdue or s.gave_up]
     case = _Case(task, {**_UNKNOWN_POLICIES, **(task.policies or {})}, failed, counts and bool(failed))
     back = TaskState.COMPENSATING if undo else TaskState.PENDING
@@ -90,9 +90,17 @@ def decide(task: ExpiredTask, *, counts: bool = True) -> Recovery:
     return _spent(case, f"{cause}; failed {case.failures} times in a row")
 
 
+def _is_at_work(step: ExpiredStep, at_work: StepState) -> bool:
+    """Whether this attempt began it, or could not for want of calls, whichever attempt began it before."""
+    if step.state is StepState.UNDO_FAILED:
+        return at_work is StepState.UNDOING and step.gave_up and _budget_left(step) < 1
+    return step.state is at_work and (step.current or _budget_left(step) < 1)
+
+
 def _budget_left(step: ExpiredStep) -> int:
-    """Calls left. Without any, a step that is at work can't begin again, whichever attempt began it."""
-    return step.undo_budget_left if step.state is StepState.UNDOING else step.budget_left
+    """Calls left."""
+    undo = step.state in (StepState.UNDOING, StepState.UNDO_FAILED)
+    return step.undo_budget_left if undo else step.budget_left
 
 
 def _spent(case: _Case, cause: str) -> Recovery:

@@ -35,7 +35,7 @@ class CompensationRequest:
 
     @workflow.run
     async def run(self, given: Any = None) -> Json:
-        """Ask once: for the first signal, for the request that an attempt handed on, or without a reason.
+        """Ask once: for the request that an attempt handed on, for the first signal, or without a reason.
 
         Returns:
             The verdict, also where it is no: see `UndoVerdict`.
@@ -49,8 +49,14 @@ class CompensationRequest:
             message = f"workflow id {workflow_id!r} is not of the form DEFINITION/TASK_ID/undo"
             raise ApplicationError(message, type="BadWorkflowId", non_retryable=True)
         request = (await self._request(given)).model_copy(update={"definition": parsed[0], "task_id": parsed[1]})
-        verdict: Json = await workflow.execute_local_activity("request_undo", request, result_type=dict, **UNTIL_DONE)
+        verdict = await self._ask(request)
+        if verdict["verdict"] == "not_holder" and self._asked is not None:  # it came from an attempt that lost its task
+            verdict = await self._ask(self._asked.model_copy(update={"definition": parsed[0], "task_id": parsed[1]}))
         workflow.set_current_details(f"{verdict['verdict']}: {verdict['message']}")
+        return verdict
+
+    async def _ask(self, request: UndoRequest) -> Json:
+        verdict: Json = await workflow.execute_local_activity("request_undo", request, result_type=dict, **UNTIL_DONE)
         return verdict
 
     async def _request(self, given: Any) -> UndoRequest:

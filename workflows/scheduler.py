@@ -84,19 +84,19 @@ class Scheduler:
             )
         if run.undo:
             self._lost_by = frozenset({"accepted"})  # that it is being undone already is this very run
-        attempt = _Attempt(self, run, definition)
+        attempt, report, cancelled = _Attempt(self, run, definition), None, False
         try:
             await (attempt.undo() if run.undo else attempt.forward())
         except Ended as end:
-            await attempt.settle()
-            await self._ask_late()
-            return self._end(end.report)
+            report = end.report
         except asyncio.CancelledError:
-            await attempt.settle()
+            cancelled = True
+        if await attempt.settle() or cancelled:
             await attempt.stand_aside()
-            await self._ask_late()
-            raise
-        raise AssertionError("an attempt ends by a report")
+        await self._ask_late()
+        if report is None:
+            raise asyncio.CancelledError
+        return self._end(report)
 
     @workflow.signal(dynamic=True)
     def on_signal(self, name: str, args: Sequence[RawValue]) -> None:
@@ -317,13 +317,19 @@ class _Attempt:
         finally:
             self._writes -= 1
 
-    async def settle(self) -> None:
+    async def settle(self) -> bool:
         """Begin nothing more, and wait for what this worker is in the middle of; queued calls are let go.
 
-        A run must not end in the middle of a local activity: its marker would come behind the last command.
+        A run must not end in the middle of a local activity: its marker would come behind the last command. Returns
+        whether the run was cancelled meanwhile.
         """
         self._ending = True
-        await workflow.wait_condition(lambda: self._writes == 0)
+        try:
+            await workflow.wait_condition(lambda: self._writes == 0)
+        except asyncio.CancelledError:
+            await workflow.wait_condition(lambda: self._writes == 0)  # a run is cancelled once
+            return True
+        return False
 
     async def stand_aside(self) -> None:
         """The run was cancelled from outside: ask for undo, if it still holds the task; an undo is handed on (G6)."""
@@ -353,6 +359,6 @@ def _outcome_of(error: ActivityError) -> Outcome:
     cause = error.cause
     if isinstance(cause, ApplicationError) and cause.details:
         return OutcomeBox.model_validate(cause.details[0]).outcome
-    if isinstance(cause, TimeoutError):
-        return TimedOut(cause="the deadline came first")
+    if isinstance(cause, TimeoutError):  # an Agent heartbeats before each call
+        return TimedOut(cause="the deadline came first", called=bool(cause.last_heartbeat_details))
     return TimedOut(cause=f"the Agent failed: {cause or error}")

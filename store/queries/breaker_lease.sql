@@ -1,5 +1,7 @@
 -- Gives the right to probe an open service to one task that waits for it, once its pause is over, under a lease: of the
--- definitions that the caller has loaded, the one that has waited longest. While it is held in time, no other (C8).
+-- definitions that the caller has loaded, the one that has waited longest, and rather one that can go on then than one
+-- that another open service keeps back as well. While it is held in time, no other (C8). One service at a time: of two
+-- that are due together each would go to a task that waits for the other one, too.
 WITH due AS MATERIALIZED (
     SELECT v.name
     FROM service AS v
@@ -9,6 +11,8 @@ WITH due AS MATERIALIZED (
         AND NOT EXISTS (
             SELECT 1 FROM task AS p WHERE p.task_id = v.probe_task AND p.complete_by > clock_timestamp()
         )
+    ORDER BY random()
+    LIMIT 1
     FOR UPDATE SKIP LOCKED
 ),
 chosen AS MATERIALIZED (
@@ -22,7 +26,12 @@ chosen AS MATERIALIZED (
                 FROM unnest(%(definitions)s::text[], %(versions)s::int[]) AS l (definition, version)
             )
             AND next_service(t.task_id, t.state = 'Compensating') = due.name
-        ORDER BY t.not_before, t.task_id
+        ORDER BY
+            EXISTS (
+                SELECT 1 FROM next_services(t.task_id, t.state = 'Compensating') AS n
+                WHERE n.service <> due.name AND is_blocked(n.service, t.task_id)
+            ),
+            t.not_before, t.task_id
         LIMIT 1
     ) AS task_id
     FROM due

@@ -15,7 +15,11 @@ SELECT
         WHERE
             e.task_id = t.task_id AND e.kind = 'expired' AND e.number > coalesce((
                 SELECT max(p.number) FROM event AS p
-                WHERE p.task_id = t.task_id AND p.kind IN ('resubmitted', 'undo_requested', 'undo_repaired')
+                WHERE
+                    p.task_id = t.task_id AND (
+                        p.kind IN ('resubmitted', 'undo_requested', 'undo_repaired')
+                        OR (p.state_to = 'Compensating' AND p.state_from <> 'Compensating')
+                    )
             ), 0)
     ) AS expiries,
     steps.rows AS steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from uuid import uuid4
 
@@ -134,6 +135,43 @@ async def test_one_task_at_a_time_probes_and_only_under_its_lease(store: StoreBe
     store.owner("UPDATE service SET probe_until = clock_timestamp()")
     assert await leased(store, "stock") == "b", "the probe died: the next one is chosen"
     assert await claimable(store) == ["b"]
+
+
+@pytest.fixture
+def side_by_side(store: StoreBench) -> Iterator[None]:
+    """Orders, as if stock and charge began side by side."""
+    path = "{steps,charge,after}"
+    store.owner("UPDATE definition SET policies = jsonb_set(policies, %(p)s, '[]') WHERE name = 'order'", p=path)
+    yield
+    store.owner(
+        """UPDATE definition SET policies = jsonb_set(policies, %(p)s, '["stock"]') WHERE name = 'order'""", p=path
+    )
+
+
+@pytest.mark.demand("C8")
+@pytest.mark.usefixtures("side_by_side")
+async def test_two_services_that_open_together_are_probed_by_a_task_that_may_call_both(store: StoreBench) -> None:
+    for name in ("a", "b"):
+        await store.submitted(name)
+    await open_breaker(store, "stock")
+    await open_breaker(store, "payments")
+    for _ in range(20):  # each look is at one of those that are due
+        await leased(store, "stock")
+    probes = {str(breaker(store, name)["probe_task"]) for name in ("stock", "payments")}
+    assert len(probes) == 1, probes
+    assert set(await claimable(store)) == probes
+
+
+@pytest.mark.demand("C8")
+@pytest.mark.usefixtures("side_by_side")
+async def test_service_is_not_probed_by_a_task_that_another_one_keeps_back(store: StoreBench) -> None:
+    await store.submitted("needs-both")
+    await store.submitted("needs-stock", "provisioning")
+    store.owner("UPDATE step SET service = 'stock' WHERE task_id = 'needs-stock'")
+    await store.services.force("payments", "open", requester="ada", reason="they move house")
+    await open_breaker(store, "stock")
+    assert await leased(store, "stock") == "needs-stock"
+    assert await claimable(store) == ["needs-stock"]
 
 
 @pytest.mark.demand("C8")

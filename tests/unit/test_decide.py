@@ -203,6 +203,17 @@ def test_undo_whose_budget_was_spent_in_an_earlier_attempt_is_not_tried_for_ever
     assert decide(undo_of(current=False, gave_up=True, undo_budget_left=0)).target is TaskState.COMPENSATION_FAILED
 
 
+def test_refused_undo_that_has_no_calls_left_is_what_the_attempt_could_not_begin() -> None:
+    """A person has repaired another entry, so that the undo goes on; this one can't begin again."""
+    left = {"state": StepState.UNDO_FAILED, "current": False, "overdue": False}
+    found = decide(task(step(**left, gave_up=True, undo_budget_left=0), state=TaskState.COMPENSATING))
+    assert found.target is TaskState.COMPENSATION_FAILED
+    assert "step charge was not undone" in found.cause
+    assert "its budget of calls is spent" in found.cause
+    waits = decide(task(step(**left, gave_up=False, undo_budget_left=0), state=TaskState.COMPENSATING))
+    assert waits.target is TaskState.COMPENSATING
+
+
 @pytest.mark.demand("D7", "F12")
 def test_task_past_its_pivot_ends_in_error_and_is_not_undone() -> None:
     spent = step(budget_left=0)

@@ -286,6 +286,24 @@ def test_request_that_does_not_say_its_type_is_refused() -> None:
     assert "step a: stock.cancel takes CancelReservation" in problem
 
 
+@pytest.mark.demand("C3", "F12")
+def test_queued_step_that_may_run_beside_an_inline_one_is_refused() -> None:
+    queued = step("b", queue="q", after=("start",))
+    text = refused(step("start"), step("a", after=("start",)), queued, step("c", after=("b",)))
+    assert "step a is inline and step b has a queue, and both may run at once" in text
+    assert "step c" not in text
+    definition(step("start"), step("a", after=("start",)), step("b", queue="q", after=("a",)))
+
+
+def test_graph_with_a_great_many_paths_is_checked_at_once() -> None:
+    steps, before = [step("s")], "s"
+    for n in range(33):
+        left, right, join = f"l{n}", f"r{n}", f"j{n}"
+        steps += [step(left, after=(before,)), step(right, after=(before,)), step(join, after=(left, right))]
+        before = join
+    definition(*steps)
+
+
 @pytest.mark.demand("C7", "F12")
 def test_queued_step_that_is_undone_by_another_service_is_refused() -> None:
     def nothing(_: Record) -> payments.Refund:

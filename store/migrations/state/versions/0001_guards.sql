@@ -123,28 +123,33 @@ CREATE FUNCTION is_blocked(called text, task text) RETURNS boolean LANGUAGE sql 
     )
 $$;
 
--- The remote service that the next attempt at a task needs first; null if it needs none. Of steps that may start side by
--- side, one whose breaker is open: an attempt could not go on without it, so the task waits for that.
-CREATE FUNCTION next_service(task text, undo boolean) RETURNS text LANGUAGE sql STABLE AS $$
-    SELECT CASE WHEN undo THEN (
-        SELECT split_part(c.action, '.', 1) FROM compensation AS c
-        WHERE c.task_id = task AND c.state IN ('Logged', 'Undoing', 'Failed')
+-- The remote services that the next attempt at a task needs at once, each with the place of its step: one for an undo,
+-- those of all steps that may start side by side otherwise.
+CREATE FUNCTION next_services(task text, undo boolean) RETURNS TABLE (service text, place int) LANGUAGE sql STABLE AS $$
+    (
+        SELECT split_part(c.action, '.', 1), 0 FROM compensation AS c
+        WHERE undo AND c.task_id = task AND c.state IN ('Logged', 'Undoing', 'Failed')
         ORDER BY c.seq DESC LIMIT 1
-    ) ELSE (
-        SELECT s.service
-        FROM step AS s
-        INNER JOIN task AS t ON t.task_id = s.task_id
-        LEFT JOIN definition AS d ON d.name = t.definition AND d.version = t.version
-        WHERE
-            s.task_id = task AND s.state <> 'Completed'
-            AND NOT EXISTS (
-                SELECT 1 FROM step AS p
-                WHERE
-                    p.task_id = s.task_id AND p.state <> 'Completed'
-                    AND (d.policies #> ARRAY['steps', s.name, 'after']) ? p.name
-            )
-        ORDER BY is_blocked(s.service, s.task_id) DESC, s.position LIMIT 1
-    ) END
+    )
+    UNION ALL
+    SELECT s.service, s.position
+    FROM step AS s
+    INNER JOIN task AS t ON t.task_id = s.task_id
+    LEFT JOIN definition AS d ON d.name = t.definition AND d.version = t.version
+    WHERE
+        NOT undo AND s.task_id = task AND s.state <> 'Completed'
+        AND NOT EXISTS (
+            SELECT 1 FROM step AS p
+            WHERE
+                p.task_id = s.task_id AND p.state <> 'Completed'
+                AND (d.policies #> ARRAY['steps', s.name, 'after']) ? p.name
+        )
+$$;
+
+-- The one of them that it needs first; null if it needs none. Rather one whose breaker is open: an attempt could not go
+-- on without it, so the task waits for that.
+CREATE FUNCTION next_service(task text, undo boolean) RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT n.service FROM next_services(task, undo) AS n ORDER BY is_blocked(n.service, task) DESC, n.place LIMIT 1
 $$;
 
 -- Seconds until number n of those that waited may go: their rate grows from nothing to `per_s` over `ramp_s`, and then

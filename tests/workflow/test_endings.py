@@ -1,0 +1,150 @@
+"""What a run does with requests that come while it ends, or are handed on: the real server, a scripted store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from temporalio import activity, workflow
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client, WorkflowFailureError
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, TimeoutType
+from temporalio.worker import Worker
+
+from domain.ids import attempt_id, undo_request_id
+from domain.messages import End, OutcomeBox, Report, RunInput, StepView, TimedOut, UndoRequest, UndoVerdict, Work
+from pipelines import registry
+from tests.conftest import MACHINE
+from workflows.compensation_request import CompensationRequest
+from workflows.scheduler import Scheduler, _outcome_of
+
+QUEUE = "endings"
+
+
+@workflow.defn(sandboxed=False)
+class HandsOn:
+    """Hands a request on, as an attempt does while the store is away."""
+
+    @workflow.run
+    async def run(self, request: UndoRequest, workflow_id: str) -> None:
+        """Start who goes on asking, and end."""
+        policy = workflow.ParentClosePolicy.ABANDON
+        await workflow.start_child_workflow("CompensationRequest", request, id=workflow_id, parent_close_policy=policy)
+
+
+class Store:
+    """A store that answers when it is told to: `performed` by step, `verdict` to a request for undo."""
+
+    def __init__(self, verdict: Callable[[UndoRequest], str], performed: dict[str, Report]) -> None:
+        self._verdict, self._performed = verdict, performed
+        self.asked: list[UndoRequest] = []
+        self.reached, self.answers = asyncio.Event(), asyncio.Event()
+
+    @activity.defn
+    async def request_undo(self, request: UndoRequest) -> UndoVerdict:
+        """Note the request, and answer it."""
+        self.asked.append(request)
+        self.reached.set()
+        await self.answers.wait()
+        return UndoVerdict.model_validate({"verdict": self._verdict(request), "task_id": request.task_id})
+
+    @activity.defn
+    async def perform(self, work: Work) -> Report:
+        """At once, or, for a step that nothing is known of, when it is told to."""
+        if work.step not in self._performed:
+            self.reached.set()
+            await self.answers.wait()
+        return self._performed.get(work.step, Report(result={}))
+
+
+@asynccontextmanager
+async def worker(client: Client, store: Store) -> AsyncIterator[None]:
+    """A worker of that store."""
+    workflows: list[type] = [HandsOn, CompensationRequest, Scheduler]
+    activities: list[Callable[..., Any]] = [store.request_undo, store.perform]
+    async with Worker(client, task_queue=QUEUE, workflows=workflows, activities=activities):
+        yield
+
+
+@pytest.mark.demand("F1")
+async def test_request_that_joins_one_of_an_attempt_that_lost_its_task_is_asked_by_itself(client: Client) -> None:
+    """The one handed on holds for that attempt only; whoever signalled the same workflow asked without a condition."""
+    task_id = f"t-{uuid4().hex[:8]}"
+    store = Store(lambda r: "not_holder" if r.holder else "accepted", {})
+    handed = UndoRequest(task_id=task_id, requester="temporal", reason="cancelled", holder=f"order/{task_id}/1")
+    workflow_id = undo_request_id("order", task_id)
+    async with worker(client, store):
+        await client.execute_workflow(HandsOn.run, args=[handed, workflow_id], id=f"h-{task_id}", task_queue=QUEUE)
+        await store.reached.wait()
+        handle = await client.start_workflow(
+            "CompensationRequest",
+            id=workflow_id,
+            task_queue=QUEUE,
+            start_signal="compensate",
+            start_signal_args=[{"requester": "anna", "reason": "customer called"}],
+        )
+        store.answers.set()
+        assert (await handle.result())["verdict"] == "accepted"
+    asked = list(dict.fromkeys((r.requester, r.holder, r.task_id) for r in store.asked))  # a write may be repeated
+    assert asked == [("temporal", f"order/{task_id}/1", task_id), ("anna", None, task_id)]
+
+
+@pytest.mark.demand("G6", "F1")
+async def test_run_that_is_cancelled_while_it_ends_still_asks_for_undo_and_passes_on_what_was_asked(
+    client: Client,
+) -> None:
+    """One of two steps has given up; the other one is still out when a signal comes, and then the cancel."""
+    task_id = f"t-{uuid4().hex[:8]}"
+    definition = registry().newest("provisioning")
+    assert definition is not None
+    steps = [
+        StepView.model_validate({"name": s.name, "state": "NotStarted", "key_generation": 0}) for s in definition.steps
+    ]
+    given = RunInput(
+        task_id=task_id, definition="provisioning", version=definition.version, epoch=1, undo=False, record=MACHINE,
+        steps=steps,
+    )  # fmt: skip
+    store = Store(lambda _: "already", {"disk": Report(end=End.GAVE_UP, cause="out of calls")})
+    holder = attempt_id("provisioning", task_id, 1)
+    async with worker(client, store):
+        handle = await client.start_workflow(
+            "provisioning", given, id=holder, task_queue=QUEUE, task_timeout=timedelta(seconds=2)
+        )
+        await store.reached.wait()
+        await handle.signal("compensate", {"requester": "anna", "reason": "customer called"})
+        await handle.cancel()
+        await _task_done_after(handle, "EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED")
+        store.answers.set()
+        with pytest.raises(WorkflowFailureError) as failed:
+            await handle.result()
+    assert isinstance(failed.value.cause, ApplicationError)
+    assert failed.value.cause.type == End.GAVE_UP
+    assert {(r.requester, r.holder) for r in store.asked} == {("temporal", holder), ("anna", None)}
+
+
+async def _task_done_after(handle: Any, kind: str) -> None:
+    """Wait until the run has dealt with an event, as far as it could."""
+    while True:
+        names = [EventType.Name(e.event_type) for e in (await handle.fetch_history()).events]
+        if kind in names and "EVENT_TYPE_WORKFLOW_TASK_COMPLETED" in names[names.index(kind) :]:
+            return
+        await asyncio.sleep(0.05)  # between two looks at the history, which decides
+
+
+@pytest.mark.demand("C8", "C9")
+@pytest.mark.parametrize(("details", "called"), [([], False), (["call 1, 5 of 5 left"], True)])
+def test_time_that_runs_out_at_a_queued_agent_says_whether_it_had_called(details: list[str], called: bool) -> None:
+    """An Agent heartbeats before each call, so the server knows; a service that hangs must open its breaker."""
+    error = ActivityError(
+        "", scheduled_event_id=1, started_event_id=2, identity="", activity_type="", activity_id="", retry_state=None
+    )
+    error.__cause__ = TimeoutError("", type=TimeoutType.SCHEDULE_TO_CLOSE, last_heartbeat_details=details)
+    outcome = _outcome_of(error)
+    assert isinstance(outcome, TimedOut)
+    assert OutcomeBox(outcome=outcome)
+    assert outcome.called is called
