@@ -37,8 +37,9 @@ from store.inbox import InboxStore
 from store.services import Services
 from store.state_store import Hold, StateStore
 
-_TAIL_S = 3.0
-"""What is written behind a boundary must not use up the time of the activity."""
+_TAIL_S, _BREAKER_S = 2.0, 7.0
+"""What is written behind a boundary must not use up the time of the activity. A breaker that closes lets all tasks go
+that wait for it, in one transaction."""
 
 _CAME_LATE = frozenset({End.DEADLINE_PASSED, End.SUPERSEDED, End.UNDO_REQUESTED})
 """How a boundary ends whose answer came too late to count."""
@@ -113,12 +114,14 @@ class Bookkeeping:
     async def _write(self, hold: Hold, work: Work, outcome: Outcome) -> Report:
         """Write what came of a call; then, best effort, keep it if it came too late, and tell the service's breaker."""
         report = await self._boundary(hold, work, outcome)
-        with suppress(Unreachable, TimeoutError):
-            async with asyncio.timeout(_TAIL_S):
-                if report.end in _CAME_LATE and _is_answer(outcome):
+        if report.end in _CAME_LATE and _is_answer(outcome):
+            with suppress(Unreachable, TimeoutError):
+                async with asyncio.timeout(_TAIL_S):
                     answer = outcome.model_dump(mode="json")
                     await self._store.note_late(hold.task_id, work.step, answer, actor=hold.locked_by)
-                if work.request is not None:
+        if work.request is not None:
+            with suppress(Unreachable, TimeoutError):
+                async with asyncio.timeout(_BREAKER_S):
                     await self._tell_breaker(work.request.service, hold, work.step, outcome)
         return report
 

@@ -37,8 +37,8 @@ def compensated_has_no_effect(picture: Picture) -> Iterator[str]:
 
 
 def calls_stay_within_what_was_granted(picture: Picture) -> Iterator[str]:
-    """A service received no more calls of a step than were taken out of its budget (design 5, failures 8)."""
-    calls = Counter((c.step, c.undo) for c in _calls(picture) if not c.duplicate)
+    """A service received no more calls and questions of a step than were granted (design 5, failures 8)."""
+    calls = Counter((c.step, c.undo) for c in (*_calls(picture), *_probes(picture)) if not c.duplicate)
     for step in picture.steps:
         for word, undo, granted, left in (
             ("calls", False, step.budget, step.budget_left),
@@ -102,14 +102,14 @@ def money_adds_up(picture: Picture) -> Iterator[str]:
 
 def calls_are_made_in_their_time(picture: Picture) -> Iterator[str]:
     """No service carried a call out before its attempt had begun the step, or after its deadline (F2, failures 9)."""
-    bound = picture.terms.network_bound
+    early, bound = picture.terms.clocks_differ, picture.terms.network_bound
     begun = _begun(picture)
     for call in _calls(picture):
         within = picture.definition.within(call.step) if picture.definition else None
         if call.outcome != "executed" or call.received_at is None or within is None:
             continue
         at = begun.get((call.step, call.undo, call.token or 0))
-        if at is None or call.received_at < at - bound:
+        if at is None or call.received_at < at - early:
             yield f"call {call.key} was carried out for attempt {call.token}, which had not begun the step"
         elif call.received_at > at + within + bound:
             late = call.received_at - at - within
@@ -156,6 +156,10 @@ def _effects(picture: Picture) -> list[Effect]:
 
 def _calls(picture: Picture) -> list[Call]:
     return [c for ledger in (picture.ledgers or {}).values() for c in ledger.calls]
+
+
+def _probes(picture: Picture) -> list[Call]:
+    return [c for ledger in (picture.ledgers or {}).values() for c in ledger.probes]
 
 
 CHECKS = (

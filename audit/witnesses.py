@@ -40,7 +40,7 @@ class Effect(Frozen):
 
 
 class Call(Frozen):
-    """A request that a service received. `duplicate`: made by the network, not by an Agent."""
+    """A request that a service received. `duplicate`: made by the network. `decided_at`: when its outcome was."""
 
     key: str
     undo: bool
@@ -49,6 +49,7 @@ class Call(Frozen):
     duplicate: bool
     outcome: str
     received_at: datetime | None = None
+    decided_at: datetime | None = None
 
     @property
     def step(self) -> str:
@@ -57,11 +58,12 @@ class Call(Frozen):
 
 
 class Ledger(Frozen):
-    """What one service has on record of one task."""
+    """What one service has on record of one task. `probes`: questions by key, which are calls too (C15)."""
 
     effects: Sequence[Effect] = ()
     tombstones: Sequence[Effect] = ()
     calls: Sequence[Call] = ()
+    probes: Sequence[Call] = ()
 
 
 class Run(Frozen):
@@ -118,7 +120,7 @@ class Ledgers:
         """From the rows by service. Calls without a key belong to no task, and are left out."""
         raw: dict[str, dict[str, dict[str, list[Any]]]] = {}
         for service, parts in found.items():
-            for part in ("effects", "tombstones", "calls"):
+            for part in ("effects", "tombstones", "calls", "probes"):
                 for row in parts[part]:
                     if row["task_id"] is not None:
                         of_task = raw.setdefault(row["task_id"], {}).setdefault(service, {})

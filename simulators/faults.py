@@ -27,9 +27,11 @@ class FaultKind(StrEnum):
     DUPLICATE = "duplicate"  # deliver the request a second time, `latency_ms` after the answer
     CRASH = "crash"  # commit the effect, then die
     AMNESIA = "amnesia"  # as a service that keeps neither tombstones nor fences
+    UNFENCED = "unfenced"  # as a service that keeps tombstones, and no fences
 
 
 _DELAYS = (FaultKind.LATENCY, FaultKind.SLOW_START)
+_ASIDE = (*_DELAYS, FaultKind.DUPLICATE, FaultKind.AMNESIA, FaultKind.UNFENCED)  # beside a decisive one
 _ANYWHERE = (*_DELAYS, FaultKind.OUTAGE)  # these hit probes as well, without being asked to
 
 
@@ -85,12 +87,16 @@ class Target:
 
 @dataclass(frozen=True)
 class Plan:
-    """What will go wrong with one call: a delay, at most one decisive fault, perhaps a second delivery."""
+    """What will go wrong with one call: a delay, at most one decisive fault, perhaps a second delivery.
+
+    `fenced`, `tombstones`: whether the service keeps those.
+    """
 
     delay_s: float = 0.0
     decisive: FaultRule | None = None
     duplicate: FaultRule | None = None
-    amnesia: bool = False
+    fenced: bool = True
+    tombstones: bool = True
     kinds: tuple[str, ...] = ()
 
 
@@ -150,13 +156,11 @@ class Injector:
         delay_s = 0.0
         decisive: FaultRule | None = None
         duplicate: FaultRule | None = None
-        amnesia = False
+        fenced = tombstones = True
         kinds: list[str] = []
         for active in self._matching(target):
             kind = active.rule.kind
-            taken = (kind is FaultKind.DUPLICATE and duplicate) or (
-                kind not in (*_DELAYS, FaultKind.DUPLICATE, FaultKind.AMNESIA) and decisive
-            )
+            taken = (kind is FaultKind.DUPLICATE and duplicate) or (kind not in _ASIDE and decisive)
             if kind is FaultKind.OUTAGE or taken or not self._fires(active, target):
                 continue
             kinds.append(kind.value)
@@ -164,11 +168,11 @@ class Injector:
                 delay_s += self._delay_s(active)
             elif kind is FaultKind.DUPLICATE:
                 duplicate = active.rule
-            elif kind is FaultKind.AMNESIA:
-                amnesia = True
+            elif kind in (FaultKind.AMNESIA, FaultKind.UNFENCED):
+                fenced, tombstones = False, tombstones and kind is FaultKind.UNFENCED
             else:
                 decisive = active.rule
-        return Plan(delay_s, decisive, duplicate, amnesia, tuple(kinds))
+        return Plan(delay_s, decisive, duplicate, fenced, tombstones, tuple(kinds))
 
     def _matching(self, target: Target) -> Iterator[_Active]:
         for active in self._active:

@@ -57,6 +57,14 @@ class Ledger:
             )  # fmt: skip
         return int(cursor.lastrowid or 0)
 
+    def record_probe(self, call: Call) -> None:
+        """Records that somebody asks what became of a key."""
+        with self.transaction() as connection:
+            connection.execute(
+                "INSERT INTO probe (key, task_id, token, time_left_ms, received_at) VALUES (?, ?, ?, ?, ?)",
+                (call.key, call.task_id, call.token, call.time_left_ms, now()),
+            )
+
     def settle(self, call_id: int, outcome: str, status: int | None = None) -> None:
         """Records what became of a call that had no effect."""
         with self.transaction() as connection:
@@ -87,7 +95,14 @@ class Ledger:
         return answer
 
     def undo(
-        self, call_id: int, call: Call, keys: Sequence[str], create_path: str, *, tombstones: bool = True
+        self,
+        call_id: int,
+        call: Call,
+        keys: Sequence[str],
+        create_path: str,
+        *,
+        fenced: bool = True,
+        tombstones: bool = True,
     ) -> Answer:
         """Takes back the effects of the keys; those that have none are barred from ever having one, by `tombstones`.
 
@@ -95,7 +110,7 @@ class Ledger:
         whichever call reversed them.
         """
         with self.transaction() as connection:
-            answer = _fence(connection, call) if tombstones else None
+            answer = _fence(connection, call) if fenced else None
             if answer is None:
                 if not tombstones:
                     keys = [k for k in keys if _find(connection, k) is not None]
@@ -113,7 +128,7 @@ class Ledger:
     def clear(self) -> None:
         """Forgets everything."""
         with self.transaction() as connection:
-            for table in ("operation", "fence", "call", "callback"):
+            for table in ("operation", "fence", "call", "probe", "callback"):
                 connection.execute(f"DELETE FROM {table}")  # noqa: S608 - fixed names
 
 
@@ -173,7 +188,9 @@ def _undo_one(connection: sqlite3.Connection, call: Call, key: str, create_path:
 
 
 def _settle(connection: sqlite3.Connection, call_id: int, outcome: str, status: int | None) -> None:
-    connection.execute("UPDATE call SET outcome = ?, status = ? WHERE id = ?", (outcome, status, call_id))
+    connection.execute(
+        "UPDATE call SET outcome = ?, status = ?, decided_at = ? WHERE id = ?", (outcome, status, now(), call_id)
+    )
 
 
 def _find(connection: sqlite3.Connection, key: str | None) -> sqlite3.Row | None:

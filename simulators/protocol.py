@@ -51,14 +51,14 @@ class FrontDesk:
 
     async def effect(self, operation: Operation, request: Request) -> Response:
         """Handles a create or an undo."""
-        call = _read_call(operation, request)
+        key = request.headers.get("Idempotency-Key", "")
+        call = _call_of(request, operation.path, key, undo=isinstance(operation, Undo))
         target = Target(call.path, call.undo, call.task_id)
         if self._injector.is_out(target):
             self._ledger.settle(self._ledger.record_call(call, [FaultKind.OUTAGE]), "fault:outage")
             return CutConnection()
         if (answer := self._unfit(call)) is not None:
             return self._turn_away(call, answer)
-        key = call.key or ""
         self._in_progress.add(key)
         try:
             return await self._handle(operation, call, request, self._injector.plan(target))
@@ -66,8 +66,11 @@ class FrontDesk:
             self._in_progress.discard(key)
 
     async def probe(self, key: str, request: Request) -> Response:
-        """Answers what became of a key. Probes are not recorded as calls."""
-        target = Target(request.url.path, undo=False, task_id=key.partition(":")[0], probe=True)
+        """Answers what became of a key. Probes are on record as such, and are not among the calls."""
+        call = _call_of(request, request.url.path, key, undo=False)
+        target = Target(request.url.path, undo=False, task_id=call.task_id, probe=True)
+        if call.key is not None:
+            self._ledger.record_probe(call)
         if self._injector.is_out(target):
             return CutConnection()
         plan = self._injector.plan(target)
@@ -106,7 +109,7 @@ class FrontDesk:
             self._ledger.settle(call_id, answer.outcome, answer.status)
             return _respond(answer)
         refused = fault if fault is not None and fault.kind is FaultKind.REFUSE else None
-        answer = self._apply(operation, call_id, call, body, refused, amnesia=plan.amnesia)
+        answer = self._apply(operation, call_id, call, body, refused, plan)
         response = self._reply(answer, fault)
         if plan.duplicate is not None:
             delay_s = plan.duplicate.latency_ms / 1000
@@ -124,7 +127,7 @@ class FrontDesk:
     async def _deliver_again(self, operation: Operation, call: Call, body: bytes, delay_s: float) -> None:
         """Handles the same request once more, as a network that duplicates would make it."""
         await asyncio.sleep(delay_s)
-        self._apply(operation, self._ledger.record_call(call, duplicate=True), call, body, None)
+        self._apply(operation, self._ledger.record_call(call, duplicate=True), call, body, None, Plan())
 
     def _apply(
         self,
@@ -133,15 +136,14 @@ class FrontDesk:
         call: Call,
         body: bytes,
         refused: FaultRule | None,
-        *,
-        amnesia: bool = False,
+        plan: Plan,
     ) -> Answer:
         try:
             match operation:
                 case Create():
-                    return self._create(operation, call_id, call, body, refused, amnesia)
+                    return self._create(operation, call_id, call, body, refused, plan)
                 case Undo():
-                    return self._undo(operation, call_id, call, body, refused, amnesia)
+                    return self._undo(operation, call_id, call, body, refused, plan)
                 case _:
                     assert_never(operation)
         except ValidationError as error:
@@ -157,7 +159,7 @@ class FrontDesk:
         call: Call,
         body: bytes,
         refused: FaultRule | None,
-        amnesia: bool,
+        plan: Plan,
     ) -> Answer:
         parsed = operation.body.model_validate_json(body)
         request: Json = json.loads(body)
@@ -166,13 +168,13 @@ class FrontDesk:
         def execute() -> Answer:
             return operation.execute(parsed, key) if refused is None else _refused(refused)
 
-        answer = self._ledger.create(call_id, call, request, execute, fenced=not amnesia)
+        answer = self._ledger.create(call_id, call, request, execute, fenced=plan.fenced)
         if answer.outcome == "executed" and self._on_executed is not None:
             self._on_executed(call.path, key)
         return answer
 
     def _undo(
-        self, operation: Undo, call_id: int, call: Call, body: bytes, refused: FaultRule | None, amnesia: bool
+        self, operation: Undo, call_id: int, call: Call, body: bytes, refused: FaultRule | None, plan: Plan
     ) -> Answer:
         """Undoes. A refusal is not saved: the key of an undo never changes, and it may be asked again."""
         keys = UndoRequest.model_validate_json(body).keys
@@ -182,16 +184,17 @@ class FrontDesk:
         elif refused is not None:
             answer = _refused(refused)
         else:
-            return self._ledger.undo(call_id, call, keys, operation.creates, tombstones=not amnesia)
+            return self._ledger.undo(
+                call_id, call, keys, operation.creates, fenced=plan.fenced, tombstones=plan.tombstones
+            )
         self._ledger.settle(call_id, answer.outcome, answer.status)
         return answer
 
 
-def _read_call(operation: Operation, request: Request) -> Call:
-    key = request.headers.get("Idempotency-Key", "")
+def _call_of(request: Request, path: str, key: str, *, undo: bool) -> Call:
     return Call(
-        path=operation.path,
-        undo=isinstance(operation, Undo),
+        path=path,
+        undo=undo,
         key=key if _KEY.fullmatch(key) and len(key) <= 255 else None,
         token=_integer(request.headers.get("X-Fencing-Token")),
         time_left_ms=_integer(request.headers.get("X-Time-Left-Ms")),

@@ -14,7 +14,7 @@ _TOMBSTONE = ("key", "task_id", "step", "path", "token", "created_at", "undone_a
 
 
 def ledger_rows(ledger: Ledger, task_id: str | None = None) -> Json:
-    """Returns effects, tombstones, calls and refusals, each in the order of arrival.
+    """Returns effects, tombstones, calls, refusals and probes, each in the order of arrival.
 
     Args:
         ledger: The service's ledger.
@@ -33,6 +33,10 @@ def ledger_rows(ledger: Ledger, task_id: str | None = None) -> Json:
         "tombstones": _pick(operations, _TOMBSTONE, ("tombstone",)),
         "calls": calls,
         "refusals": [call for call in calls if _is_refusal(call)],
+        "probes": [
+            {**dict(row), "undo": False, "duplicate": False, "outcome": "probe"}
+            for row in ledger.query(f"SELECT * FROM probe WHERE {condition} ORDER BY id", (task_id,))  # noqa: S608
+        ],
     }
 
 

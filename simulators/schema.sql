@@ -33,9 +33,20 @@ CREATE TABLE IF NOT EXISTS call (       -- every request for an effect or an und
     duplicate    INTEGER NOT NULL,      -- 1: the second delivery that a 'duplicate' fault made
     faults       TEXT NOT NULL,         -- JSON list of the kinds injected into this call
     outcome      TEXT NOT NULL,         -- 'received' until it is decided
-    status       INTEGER                -- what the rules answered; the reply itself may have been lost
+    status       INTEGER,               -- what the rules answered; the reply itself may have been lost
+    decided_at   TEXT                   -- when the outcome was; later than received_at by an injected delay
 ) STRICT;
 CREATE INDEX IF NOT EXISTS call_by_task ON call (task_id);
+
+CREATE TABLE IF NOT EXISTS probe (      -- every question what became of a key
+    id           INTEGER PRIMARY KEY AUTOINCREMENT,
+    key          TEXT NOT NULL,
+    task_id      TEXT NOT NULL,
+    token        INTEGER,
+    time_left_ms INTEGER,
+    received_at  TEXT NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS probe_by_task ON probe (task_id);
 
 CREATE TABLE IF NOT EXISTS callback (   -- machines that are finished, and whether their owner has been told
     key          TEXT PRIMARY KEY,

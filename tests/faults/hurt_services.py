@@ -28,7 +28,7 @@ class Services:
     """Rules by which the services fail."""
 
     def __init__(self, scene: Scene) -> None:
-        self._scene = scene
+        self._scene, self._stalls = scene, 0
 
     async def crash(self) -> int:
         """A service commits an effect and dies. Seen: it died."""
@@ -64,7 +64,13 @@ class Services:
         return fired
 
     async def stall(self) -> int:
-        """A charge is on its way when its order is undone. Seen: it arrived after its undo, and was refused."""
+        """A charge is on its way when its order is undone. Seen: it arrived after its undo, and was refused.
+
+        Every second time the service keeps no fence, so that only the tombstone keeps it out.
+        """
+        self._stalls += 1
+        if self._stalls % 2 == 0:
+            await self._add_rule("payments", "unfenced", times=1, for_s=PATIENCE_S, match={"undo": False})
         rule = {"latency_ms": _STALL_MS, "times": 1, "for_s": PATIENCE_S, "match": {"undo": False}}
         number, task_id = await self._add_rule("payments", "latency", **rule), None
 

@@ -8,10 +8,9 @@ its deadlines are made to pass at once, and back-offs too; those of the living a
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +24,14 @@ from pipelines import registry
 from runtime.parts import sweep_terms
 from store.database import Database
 from store.reads import TaskPage
+from store.submission import Accepted, Conflict, Submission
 from store.supervision import Supervision
 from supervisor.activities import SupervisorActivities, sweep_once
 from supervisor.schedule import SCHEDULE_ID
 from tests.conftest import eventually
 from tests.faults.nursery import Nursery
 from tests.faults.parts import Worker
-from tests.faults.world import Submission, World
+from tests.faults.world import World
 
 _HURRY = """
 WITH dead AS (
@@ -188,15 +188,18 @@ class Run:
         self, record: Json, *, expected: str = "Accepted", again: Callable[[], Awaitable[None]] | None = None
     ) -> None:
         """Submit in a process of its own; if it dies, again, at once or after `again`."""
-        message = json.dumps({"task_id": self.task_id, "pipeline": "order", "record": record})
-        asked_at = datetime.now(UTC)
+        submission = Submission(task_id=self.task_id, pipeline="order", record=record)
+        message = submission.model_dump_json()
         if again is not None:
             await (await self.world.process(SUBMIT=message)).ended()
             await again()
         said = await self.process_until_it_ends(SUBMIT=message)
         assert f"{expected}(task_id='{self.task_id}'" in said, said
-        if expected == "Accepted":
-            self.world.note(Submission(self.task_id, "order", asked_at, datetime.now(UTC), "accepted"))
+        is_new = "new=True" in said.rpartition(f"task_id='{self.task_id}'")[2]
+        self.world.note(
+            submission,
+            Accepted(self.task_id, "order", is_new) if expected == "Accepted" else Conflict(self.task_id, ""),
+        )
 
     async def process_until_it_ends(self, **environment: str) -> str:
         """Run a process until one of its kind is not killed; the log of that kind."""

@@ -25,6 +25,7 @@ from tests.faults.cases import Case, pairs, singles
 from tests.faults.lane import Lane, Run
 from tests.faults.nursery import Nursery
 from tests.faults.report import Report
+from tests.faults.world import SERVICES
 
 EXEMPT = frozenset({"before:was_written", "after:was_written"})
 """Asked only where an acknowledgement was lost: `tests/integration/test_lost_commit.py`."""
@@ -105,7 +106,7 @@ def _called_wrongly(run: Run, page: TaskPage) -> Iterator[str]:
         for word, undo in (("completed", False), ("undone", True)):
             if step := event.detail.get(word):
                 finished[step, undo] = event.at
-    for service in ("stock", "payments", "shipping", "mail", "cloud"):
+    for service in SERVICES:
         for call in run.world.simulators.ledger(service, run.task_id)["calls"]:
             step, undo = call["key"].split(":")[1], call["undo"]
             keys.setdefault((step, undo), set()).add(call["key"])

@@ -75,8 +75,8 @@ class Proxy:
         self.upstream, self.http, self.port = upstream, http, port
         self.faults = Faults()
         self.effects: Counter[str] = Counter()
-        self.duplicated: Counter[str] = Counter()
-        """Idempotency keys of the requests that arrived once more than a client sent them."""
+        self.duplicated: Counter[tuple[str, str]] = Counter()
+        """Method and idempotency key of the requests that arrived once more than a client sent them."""
         self.random = random.Random(seed)  # noqa: S311 (repeatable draws, no secrets)
         self._armed: Counter[Cut] = Counter()
         self._lines: set[_Line] = set()
@@ -245,8 +245,8 @@ class _Line:
             try:
                 writer.write(request)
                 await writer.drain()
-                key = _KEY.search(request)
-                self._proxy.duplicated[key[1].decode() if key else ""] += 1
+                method, key = request.partition(b" ")[0].decode(), _KEY.search(request)
+                self._proxy.duplicated[method, key[1].decode() if key else ""] += 1
                 await reader.read(_PIECE)
             finally:
                 writer.close()

@@ -143,7 +143,7 @@ async def test_request_is_duplicated_as_a_whole_and_its_key_counted(
     streams = await opened()
     assert await said(streams) == REQUEST
     await eventually(lambda: _heard(echo[0], 2 * len(REQUEST)))
-    assert (proxy.duplicated, proxy.effects["duplicated"]) == ({"t:charge:0": 1}, 1)
+    assert (proxy.duplicated, proxy.effects["duplicated"]) == ({("POST", "t:charge:0"): 1}, 1)
 
 
 async def test_request_that_is_held_is_overtaken(opened: Opened, proxy: Proxy, echo: tuple[Echo, int]) -> None:

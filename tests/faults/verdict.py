@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 import subprocess
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from enum import IntEnum
@@ -16,13 +17,16 @@ from typing import Any
 
 import httpx
 import psycopg
+from temporalio.client import WorkflowFailureError
+from temporalio.service import RPCError
 
 from audit.judge import Violation
 from audit.load import open_loader
 from audit.picture import Terms
 from audit.run import Findings, audit
-from audit.witnesses import Answers, Caps, Ledgers
+from audit.witnesses import Answers, Caps, Ledgers, Runs
 from cli.audit import read_runs
+from domain.ids import undo_request_id
 from domain.messages import Json
 from domain.states import TaskState
 from pipelines.order import Order
@@ -34,6 +38,11 @@ from tests.faults.world import World, without_duplicates
 
 _NETWORK = timedelta(seconds=15)
 """So much later than it was sent a call may arrive, by the faults that there are."""
+
+_ANSWERS_IN_S = 30.0
+"""When all has healed, and all tasks are settled: a request for undo has its verdict."""
+
+_UNDO_ENDS = (TaskState.COMPENSATED, TaskState.COMPENSATION_FAILED)
 
 
 class Code(IntEnum):
@@ -51,6 +60,7 @@ class Guards:
     Attributes:
         tasks, faults: So many at least. processed, compensated: Shares of the tasks that ended so, at least.
         seen: How often each kind of fault must have had a visible effect.
+        thorough: Also what a short run may be too small for.
     """
 
     tasks: int
@@ -58,6 +68,7 @@ class Guards:
     seen: int
     processed: float = 0.4
     compensated: float = 0.1
+    thorough: bool = True
 
 
 @dataclass
@@ -67,8 +78,11 @@ class Figures:
     Attributes:
         kinds: By kind of fault, how often it was done, and how often it was seen.
         ends: How often workers ended by themselves, by exit code.
-        fenced: Calls that a service refused to an attempt that was overtaken; barred: to an original after its undo.
+        asked: By the way that undo was asked for, of how many tasks somebody took the request.
+        fenced: Calls that a service refused for their token.
+        barred: Originals that a service refused after their undo, by what kept them out.
         overtaken: Attempts that a killed or paused worker held, and that the Supervisor took from it.
+        zombies: What those attempts still did: calls that were refused, answers that came too late.
     """
 
     tasks: int = 0
@@ -81,10 +95,13 @@ class Figures:
     runs: dict[str, int] = field(default_factory=dict)
     replayed: int = 0
     calls: dict[str, int] = field(default_factory=dict)
+    asked: dict[str, int] = field(default_factory=dict)
+    opened: int = 0
     fenced: int = 0
-    barred: int = 0
+    barred: dict[str, int] = field(default_factory=dict)
     tombstones: int = 0
     overtaken: int = 0
+    zombies: int = 0
     checks: int = 0
     money: Json = field(default_factory=dict)
     settled_after_s: float = 0.0
@@ -132,16 +149,20 @@ async def judge(
     """Let everybody bear witness, and look at what happened at all. `replayed`: histories, at most."""
     figures = Figures()
     terms = Terms(
-        detection_delay=2 * world.direct.sweep_interval, claim_delay=timedelta(seconds=30), network_bound=_NETWORK
+        detection_delay=2 * world.direct.sweep_interval,
+        claim_delay=timedelta(seconds=30),
+        network_bound=_NETWORK,
+        clocks_differ=timedelta(0),
     )
     state, orders = (x.get_secret_value() for x in (world.direct.database_url, world.direct.orders_url))
     async with open_loader(state, orders, terms, timedelta(seconds=30)) as loader:
         ledgers = without_duplicates(await loader.ledgers(world.simulators.url), world.proxies["services"].duplicated)
+        runs = await read_runs(world.client, loader)
         found = await audit(
             loader,
             None,
             ledgers,
-            runs=await read_runs(world.client, loader),
+            runs=runs,
             answers=Answers.of(traffic.answers),
             caps=Caps(in_flight=world.direct.max_in_flight, pending=world.direct.max_pending),
         )
@@ -149,7 +170,7 @@ async def judge(
     violations = [
         *found.violations,
         *(Violation("history_replays", w, text) for w, text in histories.diverged.items()),
-        *_undone(world, traffic),
+        *[v async for v in _undone(world, traffic, runs)],
         *_money(world, traffic, figures),
     ]
     _count(figures, world, traffic, injector, found, histories, ledgers)
@@ -168,16 +189,28 @@ def missing(figures: Figures, guards: Guards) -> Iterator[str]:
     for kind, (done, seen) in figures.kinds.items():
         if seen < guards.seen:
             yield f"{kind}: done {done} times, seen {seen} times, at least {guards.seen} were wanted"
-    for name, count in (
-        ("zombie's write or call was refused", figures.fenced + figures.runs.get("Superseded", 0)),
-        ("original that came after its undo was refused", figures.barred),
-        ("answer that came too late was kept", figures.events.get("late_answer", 0)),
-        ("attempt of a killed or paused worker was taken over", figures.overtaken),
-        ("submission was refused for a cap", figures.answers.get("refused", 0)),
-        ("conflict was answered", figures.answers.get("conflict", 0)),
-    ):
-        if not count:
-            yield f"no {name}"
+    counts = {
+        "write or call of an attempt that was overtaken was refused": figures.fenced
+        + figures.runs.get("Superseded", 0),
+        "original that came after its undo was refused": sum(figures.barred.values()),
+        "answer that came too late was kept": figures.events.get("late_answer", 0),
+        "attempt of a killed or paused worker was taken over": figures.overtaken,
+        "run ended as terminated": figures.runs.get("Terminated", 0),
+        "run ended as cancelled": figures.runs.get("Canceled", 0),
+        "submission was refused for a cap": figures.answers.get("refused", 0),
+        "conflict was answered": figures.answers.get("conflict", 0),
+    }
+    if guards.thorough:
+        counts |= {
+            "call or answer of a killed or paused worker came too late": figures.zombies,
+            "original was refused by the fence": figures.barred.get("stale_token", 0),
+            "original was refused by a tombstone": figures.barred.get("undone", 0),
+            "worker gave a task back when it was told to stop": figures.events.get("released", 0),
+            "boundary could not be written": figures.runs.get("NotRecorded", 0),
+            "circuit breaker opened": figures.opened,
+            **{f"undo was asked for by {way}": figures.asked.get(way, 0) for way in ("store", "signal", "attempt")},
+        }
+    yield from (f"no {name}" for name, count in counts.items() if not count)
 
 
 def machine() -> Json:
@@ -199,13 +232,32 @@ def machine() -> Json:
     }
 
 
-def _undone(world: World, traffic: Traffic) -> Iterator[Violation]:
-    """Whoever was told that undo is accepted gets it."""
-    ends = (TaskState.COMPENSATED, TaskState.COMPENSATION_FAILED)
-    rows = _rows(world, "SELECT task_id, state FROM task WHERE task_id = ANY(%s)", list(traffic.undone))
-    for task_id, state in rows:
-        if state not in ends:
-            yield Violation("undo_that_was_accepted_is_done", task_id, f"it is {state}")
+async def _undone(world: World, traffic: Traffic, runs: Runs) -> AsyncIterator[Violation]:
+    """Whoever asked for undo, and whose request was taken, gets it; a task past its pivot may say no.
+
+    A request that went to an attempt is excused if a run of that task was terminated: it may be gone with it.
+    """
+    query = "SELECT task_id, definition, state, past_pivot(task_id) FROM task WHERE task_id = ANY(%s)"
+    for task_id, definition, state, is_past_pivot in _rows(world, query, list(traffic.asked)):
+        way, said = traffic.asked[task_id], ""
+        if way == "signal":
+            said = await _verdict(world, undo_request_id(definition, task_id))
+            may_stand = said == "past_pivot"
+        else:
+            terminated = any(run.status == "TERMINATED" for run in runs.by_task.get(task_id, ()))
+            may_stand = way == "attempt" and (is_past_pivot or terminated)
+        if state not in _UNDO_ENDS and not may_stand:
+            told = f", its verdict: {said}" if said else ""
+            yield Violation("undo_that_was_asked_for_is_done", task_id, f"asked by {way}{told}; it is {state}")
+
+
+async def _verdict(world: World, workflow_id: str) -> str:
+    """The verdict of a request for undo; why there is none, where there is none."""
+    try:
+        async with asyncio.timeout(_ANSWERS_IN_S):
+            return str((await world.client.get_workflow_handle(workflow_id).result())["verdict"])
+    except (WorkflowFailureError, RPCError, TimeoutError) as error:
+        return f"none ({error!r})"
 
 
 def _money(world: World, traffic: Traffic, figures: Figures) -> Iterator[Violation]:
@@ -246,20 +298,30 @@ def _count(
     figures.states = dict(_rows(world, "SELECT state, count(*) FROM task GROUP BY state ORDER BY 2 DESC"))
     figures.events = dict(_rows(world, "SELECT kind, count(*) FROM event GROUP BY kind ORDER BY 2 DESC"))
     query = "SELECT count(*) FROM event WHERE kind = 'expired' AND detail ->> 'held_by' = ANY(%s)"
-    figures.overtaken = _rows(world, query, list(injector.holds))[0][0]
+    held = list(injector.holds)
+    figures.overtaken = _rows(world, query, held)[0][0]
+    late = "SELECT count(*) FROM event WHERE kind = 'late_answer' AND actor = ANY(%s)"
+    figures.zombies = _rows(world, late, held)[0][0]
+    figures.opened = _rows(world, "SELECT count(*) FROM service_event WHERE kind = 'opened'")[0][0]
+    figures.asked = dict(Counter(traffic.asked.values()))
     figures.answers = dict(Counter(a.verdict for a in traffic.answers))
     figures.faults = sum(not s.failed for s in injector.strokes)
     figures.kinds = injector.kinds_seen()
     figures.ends = dict(injector.ends)
     figures.runs, figures.replayed = dict(histories.ends.most_common()), histories.replayed
-    calls = Counter[str]()
-    for services in ledgers.by_task.values():
+    calls, barred = Counter[str](), Counter[str]()
+    attempts = {tuple(attempt.split("/")[1:]) for attempt in held}
+    for task_id, services in ledgers.by_task.items():
         for ledger in services.values():
-            undone = {e.key for e in (*ledger.effects, *ledger.tombstones) if e.undone_at}
+            undone = {e.key: e.undone_at for e in (*ledger.effects, *ledger.tombstones) if e.undone_at}
             figures.tombstones += len(ledger.tombstones)
             calls.update(c.outcome for c in ledger.calls)
-            figures.barred += sum(c.key in undone and c.outcome in ("stale_token", "undone") for c in ledger.calls)
-    figures.calls, figures.fenced = dict(calls.most_common()), calls["stale_token"]
+            calls["probe"] += len(ledger.probes)
+            for call in (c for c in ledger.calls if c.outcome in ("stale_token", "undone")):
+                figures.zombies += (task_id, str(call.token)) in attempts
+                undone_at = undone.get(call.key)
+                barred[call.outcome] += bool(undone_at and call.decided_at and call.decided_at > undone_at)
+    figures.calls, figures.fenced, figures.barred = dict(calls.most_common()), calls["stale_token"], dict(barred)
 
 
 def _rows(world: World, query: str, *params: Any) -> list[tuple[Any, ...]]:

@@ -7,7 +7,6 @@ it was told is kept, and is one of the checker's witnesses.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from copy import deepcopy
@@ -22,16 +21,15 @@ from domain.faults import Unreachable, UsageError
 from domain.ids import attempt_id, undo_request_id
 from domain.messages import Json, UndoRequest
 from domain.states import TaskState
-from pipelines import registry
 from runtime.parts import Stores, caps
 from store.database import Database
 from store.intake import Intake
 from store.orders import Orders
 from store.snapshot import Snapshot
 from store.state_store import StateStore
-from store.submission import Accepted, Conflict, Refused, Submission, digest_of
+from store.submission import Accepted, Conflict, Refused, Submission, Verdict
 from tests.conftest import MACHINE, ORDER
-from tests.faults.world import World
+from tests.faults.world import World, line_of_log
 
 Way = Literal["", "store", "signal", "attempt"]
 _AGAIN_S = 0.5
@@ -120,13 +118,14 @@ class Traffic:
     """Carries plans out, through the lines that the faults are on.
 
     Attributes:
-        answers: All that submitters were told. undone: Tasks whose undo was accepted. corrected: That were resubmitted.
+        answers: All that submitters were told. corrected: Tasks that were resubmitted.
+        asked: Tasks whose undo the store has accepted, or whose request Temporal has taken, and which way that was.
     """
 
     def __init__(self, world: World, stores: Stores, plans: Sequence[Plan], random: Random) -> None:
         self._world, self._stores, self.plans, self._random = world, stores, plans, random
         self.answers: list[Answer] = []
-        self.undone: set[str] = set()
+        self.asked: dict[str, Way] = {}
         self.corrected: set[str] = set()
         self.taken = 0
 
@@ -150,10 +149,6 @@ class Traffic:
                 if not middle <= number < middle + at_once:
                     await asyncio.sleep(self._random.expovariate(per_s))
 
-    def verdicts(self) -> Counter[str]:
-        """How often submitters were told what."""
-        return Counter(a.verdict for a in self.answers)
-
     async def _live(self, plan: Plan) -> None:
         await self._submit(plan, plan.record)
         self.taken += 1
@@ -173,34 +168,27 @@ class Traffic:
 
     async def _submit(self, plan: Plan, record: Json) -> None:
         """Submit until there is an answer that is not `later`."""
-        definition = registry().newest(plan.pipeline)
-        assert definition is not None
-        digest = digest_of(plan.pipeline, definition.record.model_validate(record).model_dump(mode="json"))
         message = Submission(task_id=plan.task_id, pipeline=plan.pipeline, record=record, submitter="shop")
         while True:
-            pause_s, verdict, new = await self._once(message)
-            self.answers.append(Answer(task_id=plan.task_id, submitter="shop", digest=digest, verdict=verdict, new=new))
-            if pause_s is None:
-                return
-            await asyncio.sleep(pause_s)
+            said = await self._once(message)
+            self.answers.append(line_of_log(message, said))
+            match said:
+                case Accepted():
+                    with suppress(Unreachable):
+                        await self._stores.store.announce()
+                    return
+                case Conflict():
+                    return
+                case Refused(retry_after=pause):
+                    await asyncio.sleep(pause.total_seconds() * self._random.uniform(1, 1.5))
+                case None:
+                    await asyncio.sleep(_AGAIN_S)
 
-    async def _once(
-        self, message: Submission
-    ) -> tuple[float | None, Literal["accepted", "conflict", "refused", "unreachable"], bool]:
-        """Submit once: when to come again, what was said, and whether the task is new."""
-        try:
-            said = await self._stores.desk.submit(message)
-        except (Unreachable, UsageError):
-            return _AGAIN_S, "unreachable", False
-        match said:
-            case Accepted(new=new):
-                with suppress(Unreachable):
-                    await self._stores.store.announce()
-                return None, "accepted", new
-            case Conflict():
-                return None, "conflict", False
-            case Refused(retry_after=pause):
-                return pause.total_seconds() * self._random.uniform(1, 1.5), "refused", False
+    async def _once(self, message: Submission) -> Verdict | None:
+        """Submit once; None: there was no answer."""
+        with suppress(Unreachable, UsageError):
+            return await self._stores.desk.submit(message)
+        return None
 
     # --- customers and operators ------------------------------------------------------------------------------
 
@@ -217,17 +205,18 @@ class Traffic:
                         request = UndoRequest(task_id=plan.task_id, requester="customer", reason="changed my mind")
                         verdict = await self._stores.store.request_undo(request)
                         if verdict.verdict in ("accepted", "already"):
-                            self.undone.add(plan.task_id)
+                            self.asked[plan.task_id] = "store"
                     case "attempt":
-                        await self._signal_attempt(plan)
+                        self.asked[plan.task_id] = await self._signal_attempt(plan)
                     case _:
                         await self._signal(plan)
+                        self.asked[plan.task_id] = "signal"
                 return
             except (Unreachable, RPCError):
                 await asyncio.sleep(_AGAIN_S)
 
-    async def _signal_attempt(self, plan: Plan) -> None:
-        """Signal the attempt that runs; if there is none, whoever takes the request in every state."""
+    async def _signal_attempt(self, plan: Plan) -> Way:
+        """Signal the attempt that runs; if there is none, whoever takes the request in every state. Which it was."""
         task = await self._stores.store.snapshot(plan.task_id)
         epoch = task.epoch if task else 1
         handle = self._world.client.get_workflow_handle(attempt_id(plan.pipeline, plan.task_id, epoch))
@@ -235,6 +224,8 @@ class Traffic:
             await handle.signal("compensate", {"requester": "customer", "reason": "changed my mind"})
         except RPCError:
             await self._signal(plan)
+            return "signal"
+        return "attempt"
 
     async def _signal(self, plan: Plan) -> None:
         await self._world.client.start_workflow(

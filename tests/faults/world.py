@@ -6,25 +6,26 @@ Proxies stand before PostgreSQL, Temporal, the services and the callbacks; what 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 import psycopg
 from temporalio.client import Client
 
 from audit.judge import Violation
-from audit.load import Ledgers, open_loader
-from audit.picture import Ledger, Terms
+from audit.load import open_loader
+from audit.picture import Terms
 from audit.run import audit
+from audit.witnesses import Answer, Answers, Call, Ledger, Ledgers
+from cli.audit import read_runs
 from domain.faults import Unreachable
 from domain.messages import Json, UndoRequest, UndoVerdict
 from domain.search_attributes import SEARCH_ATTRIBUTES
@@ -37,7 +38,7 @@ from runtime.parts import Stores, open_stores
 from runtime.plugin import new_plugin
 from runtime.roles import Role
 from store.reads import Reads, open_reads
-from store.submission import Accepted
+from store.submission import Accepted, Conflict, Refused, Submission, Verdict, digest_of
 from tests.conftest import Simulators, eventually
 from tests.faults.ground import LOWERED_LIMITS, SERVICES, make_databases, settings_at, simulator_process
 from tests.faults.nursery import Child, Nursery
@@ -45,19 +46,17 @@ from tests.faults.parts import Server, Worker
 from tests.faults.proxy import Proxy
 from tests.workers import environment
 
-__all__ = ["SERVICES", "Submission", "World", "without_duplicates"]
+__all__ = ["SERVICES", "World", "line_of_log", "without_duplicates"]
 
+_NETWORK = timedelta(seconds=5)
+"""So much later than it was sent a call may arrive, by the faults of the matrix."""
 
-@dataclass(frozen=True)
-class Submission:
-    """What a submitter asked and was told: `accepted`, `conflict`, `refused`, or `unknown` without an answer."""
-
-    task_id: str
-    pipeline: str
-    asked_at: datetime
-    answered_at: datetime
-    verdict: str
-    reason: str = ""
+_WORDS: dict[type, Literal["accepted", "conflict", "refused", "unreachable"]] = {
+    Accepted: "accepted",
+    Conflict: "conflict",
+    Refused: "refused",
+    type(None): "unreachable",
+}
 
 
 class World:
@@ -71,7 +70,7 @@ class World:
 
     Attributes:
         settings: Of a worker. direct: Of the run itself, past the proxies; owner: the state store, as its owner.
-        submissions: What was submitted, and what was answered.
+        answers: What submitters were told.
     """
 
     def __init__(
@@ -90,7 +89,7 @@ class World:
         self._proxied = proxied
         self._seed, self._variables, self._settings = seed, variables, settings
         self._stack = AsyncExitStack()
-        self.submissions: list[Submission] = []
+        self.answers: list[Answer] = []
         self.proxies: dict[str, Proxy] = {}
 
     async def __aenter__(self) -> World:
@@ -171,22 +170,18 @@ class World:
         """A process that is no worker: see `tests/faults/worker.py`."""
         return await self.nursery.start({**self._environment, **more}, self.folder / "others.log")
 
-    async def submit(self, record: Json, task_id: str, pipeline: str = "order", **more: Any) -> Submission:
+    async def submit(self, record: Json, task_id: str, pipeline: str = "order") -> Answer:
         """Submit, and note what was answered."""
-        asked_at = datetime.now(UTC)
-        message = json.dumps({"task_id": task_id, "pipeline": pipeline, "record": record, **more})
-        try:
-            answer = await self.stores.desk.submit(self.stores.desk.parse(message))
-            verdict, reason = type(answer).__name__.lower(), "" if isinstance(answer, Accepted) else answer.reason
+        submission, said = Submission(task_id=task_id, pipeline=pipeline, record=record), None
+        with suppress(Unreachable):
+            said = await self.stores.desk.submit(submission)
             await self.stores.store.announce()
-        except Unreachable as error:
-            verdict, reason = "unknown", str(error)
-        return self.note(Submission(task_id, pipeline, asked_at, datetime.now(UTC), verdict, reason))
+        return self.note(submission, said)
 
-    def note(self, submission: Submission) -> Submission:
-        """Note what a submitter was told."""
-        self.submissions.append(submission)
-        return submission
+    def note(self, submission: Submission, said: Verdict | None) -> Answer:
+        """Note what a submitter was told; None: nothing."""
+        self.answers.append(line_of_log(submission, said))
+        return self.answers[-1]
 
     async def compensate(self, task_id: str, reason: str = "a test asks for it") -> UndoVerdict:
         """Ask for undo."""
@@ -214,29 +209,47 @@ class World:
         except TimeoutError:
             raise TimeoutError(f"{len(left)} tasks are not settled after {within_s:g} s: {left[:5]}") from None
 
-    async def audit(self, ids: Sequence[str] | None = None) -> list[Violation]:
-        """Every invariant of all tasks, or of those, by the stores and the ledgers; and none acknowledged is lost."""
-        terms = Terms(detection_delay=3 * self.direct.sweep_interval)
+    async def audit(self) -> list[Violation]:
+        """Every invariant of all tasks, by all witnesses: stores, ledgers, runs, submitters."""
+        terms = Terms(
+            detection_delay=3 * self.direct.sweep_interval, network_bound=_NETWORK, clocks_differ=timedelta(0)
+        )
         state, orders = (x.get_secret_value() for x in (self.direct.database_url, self.direct.orders_url))
         async with open_loader(state, orders, terms, timedelta(seconds=30)) as loader:
             ledgers = without_duplicates(await loader.ledgers(self.simulators.url), self.proxies["services"].duplicated)
-            found = await audit(loader, ids, ledgers)
-        accepted = {s.task_id for s in self.submissions if s.verdict == "accepted"}
-        lost = sorted((accepted if ids is None else accepted & set(ids)) - found.seen)
-        return [*found.violations, *(Violation("acknowledged_task_is_there", t, "it is not") for t in lost)]
+            runs, ours = await read_runs(self.client, loader), {a.task_id for a in self.answers}
+            runs = replace(runs, by_task={t: found for t, found in runs.by_task.items() if t in ours})
+            return (await audit(loader, None, ledgers, runs=runs, answers=Answers.of(self.answers))).violations
 
 
-def without_duplicates(ledgers: Ledgers, duplicated: Counter[str]) -> Ledgers:
-    """The ledgers with the calls marked that a proxy made out of others: no budget was spent on those."""
+def line_of_log(submission: Submission, said: Verdict | None) -> Answer:
+    """What a submitter was told, as it keeps it; None: nothing."""
+    definition = registry().newest(submission.pipeline)
+    assert definition is not None
+    record = definition.record.model_validate(submission.record).model_dump(mode="json")
+    return Answer(
+        task_id=submission.task_id,
+        submitter=submission.submitter,
+        digest=digest_of(definition.name, record),
+        verdict=_WORDS[type(said)],
+        new=isinstance(said, Accepted) and said.new,
+    )
+
+
+def without_duplicates(ledgers: Ledgers, duplicated: Counter[tuple[str, str]]) -> Ledgers:
+    """The ledgers with the calls and probes marked that a proxy made out of others: no budget was spent on those."""
     left = Counter(duplicated)
 
-    def marked(ledger: Ledger) -> Ledger:
-        calls = []
-        for call in ledger.calls:
-            twin = left[call.key] > 0
-            left[call.key] -= twin
-            calls.append(call.model_copy(update={"duplicate": call.duplicate or twin}))
-        return ledger.model_copy(update={"calls": calls})
+    def marked(method: str, calls: Sequence[Call]) -> list[Call]:
+        found = []
+        for call in calls:
+            twin = left[method, call.key] > 0
+            left[method, call.key] -= twin
+            found.append(call.model_copy(update={"duplicate": call.duplicate or twin}))
+        return found
 
-    by_task = {t: {s: marked(ledger) for s, ledger in found.items()} for t, found in ledgers.by_task.items()}
+    def without(ledger: Ledger) -> Ledger:
+        return ledger.model_copy(update={"calls": marked("POST", ledger.calls), "probes": marked("GET", ledger.probes)})
+
+    by_task = {t: {s: without(ledger) for s, ledger in found.items()} for t, found in ledgers.by_task.items()}
     return replace(ledgers, by_task=by_task)

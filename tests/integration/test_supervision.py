@@ -146,6 +146,22 @@ async def test_expiry_counts_no_failure_where_the_database_server_was_started_wh
     assert ("not counted" in event["detail"]["cause"]) is (failures == 0)
 
 
+@pytest.mark.demand("D5", "D6")
+async def test_undo_that_a_policy_began_has_attempts_of_its_own(store: StoreBench, task_id: str) -> None:
+    """What expired on the way forward is not held against it."""
+    await store.begun(task_id)
+    store.owner("UPDATE step SET budget_left = 0 WHERE name = 'stock'")
+    store.expire(task_id)
+    (forward,) = await store.supervision.expired(window=WINDOW, page=10, after=(None, ""))
+    assert (await sweep(store)).changed == 1
+    assert store.row(task_id)["state"] == "Compensating"
+    store.owner("UPDATE task SET not_before = clock_timestamp()")
+    await store.claim(task_id, "run-2")
+    store.expire(task_id)
+    (undoing,) = await store.supervision.expired(window=WINDOW, page=10, after=(None, ""))
+    assert (forward.expiries, undoing.expiries) == (0, 0)
+
+
 # --- the pace ---------------------------------------------------------------------------------------------------
 
 

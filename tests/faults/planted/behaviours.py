@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import timedelta
+from time import monotonic
 from typing import Any
 from urllib.parse import quote
 
@@ -12,9 +13,10 @@ import httpx
 
 from activities.agent import Call
 from domain.definition import Definition
-from domain.messages import AgentRequest, Completed, GaveUp, Json, Outcome
+from domain.messages import AgentRequest, Begin, Completed, GaveUp, Grant, Json, Outcome, Report, UndoRequest, Work
 from pipelines import registry
 from store.intake import Caps, Full, Intake, NewTask
+from store.state_store import Hold
 from store.submission import Accepted, Submission, digest_of
 
 _AN_HOUR_S = 3600.0
@@ -42,6 +44,31 @@ def with_deadline_on_wall_clock(real: Any) -> Any:
         return real(self, url, request, deadline + _AN_HOUR_S)  # type: ignore[no-any-return]
 
     return _call
+
+
+def asking_without_a_reservation(real: Any) -> Any:
+    async def ask(self: Call, path: str, unknown: str) -> tuple[int, Json] | None:
+        self.left, self.sent = self.left + 1, self.sent - 1
+        return await real(self, path, unknown)  # type: ignore[no-any-return]
+
+    return ask
+
+
+def calling_before_it_is_begun(real: Any) -> Any:
+    async def _begin(self: Any, hold: Hold, work: Work, begin: Begin) -> Report:
+        if work.request is not None and not work.undo:
+            grant = Grant(calls=1, within_s=begin.within_s)
+            await self._agents.perform(work.request.granted(grant, hold.run_id), monotonic() + begin.within_s)
+        return await real(self, hold, work, begin)  # type: ignore[no-any-return]
+
+    return _begin
+
+
+def swallowing_requests(_: Any) -> Any:
+    async def ask_for_undo(request: UndoRequest) -> str:
+        return "not_found"
+
+    return ask_for_undo
 
 
 def undoing_only_what_is_there(real: Any) -> Any:

@@ -89,6 +89,20 @@ BUGS = (
         ("calls_stay_within_what_was_granted",),
     ),
     Bug(
+        "question_not_counted",
+        "asking what became of a key takes nothing out of the budget",
+        (Behaviour(Call, "ask", b.asking_without_a_reservation),),
+        ("order whose reply is lost",),
+        ("calls_stay_within_what_was_granted",),
+    ),
+    Bug(
+        "called_before_it_is_begun",
+        "an inline step is called first, and its beginning written behind that",
+        (Behaviour(Bookkeeping, "_begin", b.calling_before_it_is_begun),),
+        ("order whose reply is lost",),
+        ("calls_are_made_in_their_time",),
+    ),
+    Bug(
         "silence_taken_for_success",
         "a call that got no good answer is taken for done",
         (Behaviour(Agents, "perform", b.taking_silence_for_success),),
@@ -344,6 +358,13 @@ BUGS = (
         by_submitter=True,
     ),
     # --- Temporal ---------------------------------------------------------------------------------------------
+    Bug(
+        "signal_swallowed",
+        "an attempt that is asked for undo by a signal does not pass it on",
+        (Behaviour(scheduler, "ask_for_undo", b.swallowing_requests),),
+        CHAOS,
+        ("undo_that_was_asked_for_is_done",),
+    ),
     Bug(
         "changed_without_a_version",
         "the workflow's commands were changed while its runs are open",

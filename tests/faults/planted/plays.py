@@ -75,6 +75,13 @@ async def service_out(run: Run) -> None:
     await run.reached(TaskState.PROCESSED)
 
 
+async def reply_lost(run: Run) -> None:
+    """A service does what it is asked, and its answer does not come."""
+    run.fault("stock", "lost_reply", times=1, match={"undo": False})
+    await run.submit(ORDER)
+    await run.reached(TaskState.PROCESSED)
+
+
 async def service_shut(run: Run) -> None:
     """A person has kept tasks from a service for long, when an order comes to it; it goes on once it is let in."""
     force = run.world.stores.services.force
@@ -137,6 +144,7 @@ PLAYS = (
     Scenario("order whose commits are not acknowledged", not_acknowledged, _P, ORDERED),
     Scenario("order that can't be confirmed", not_confirmed, _C, {}),
     Scenario("order whose service is out", service_out, _P, ORDERED),
+    Scenario("order whose reply is lost", reply_lost, _P, ORDERED),
     Scenario("order whose next service is shut", service_shut, _P, ORDERED),
     Scenario("order whose run is reset", reset_in_mid_charge, _P, ORDERED),
     Scenario("order contradicted afterwards", contradicted_afterwards, _P, ORDERED),

@@ -92,7 +92,7 @@ class Bench:
         with psycopg.connect(world.postgres.part.dsn("orders")) as connection:
             connection.execute("TRUNCATE business_record")
         world.simulators.reset()
-        world.submissions.clear()
+        world.answers.clear()
 
 
 @contextmanager
