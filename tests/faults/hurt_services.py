@@ -17,8 +17,8 @@ from supervisor.schedule import SCHEDULE_ID
 from tests.faults.scene import PATIENCE_S, Scene
 from tests.faults.world import SERVICES
 
-_STALL_MS = 9_000
-"""Long enough for an undo to be claimed and to reach the service first, also on a busy machine."""
+_STALL_S = 20
+"""Long enough for an undo to be claimed, behind all that waits, and to reach the service first."""
 
 _FIRST_TASK_DONE = 4
 """The event with which the first workflow task of a run completes: where a reset goes back to."""
@@ -71,7 +71,7 @@ class Services:
         self._stalls += 1
         if self._stalls % 2 == 0:
             await self._add_rule("payments", "unfenced", times=1, for_s=PATIENCE_S, match={"undo": False})
-        rule = {"latency_ms": _STALL_MS, "times": 1, "for_s": PATIENCE_S, "match": {"undo": False}}
+        rule = {"latency_ms": 1000 * _STALL_S, "times": 1, "for_s": PATIENCE_S, "match": {"undo": False}}
         number, task_id = await self._add_rule("payments", "latency", **rule), None
 
         async def on_its_way() -> bool:
@@ -87,7 +87,7 @@ class Services:
             ledger = await asyncio.to_thread(self._scene.world.simulators.ledger, "payments", task_id)
             return any(c["outcome"] in ("stale_token", "undone") for c in ledger["refusals"])
 
-        return int(await self._scene.until(refused, 2 * PATIENCE_S, look_s=0.5))
+        return int(await self._scene.until(refused, _STALL_S + PATIENCE_S, look_s=0.5))
 
     async def _wanted(self) -> str:
         """A service that some task has still to be done by."""
