@@ -59,11 +59,11 @@ test: setup ## run the tests: make test ARGS="-k supervisor"
 crash-matrix: setup ## a process dies at every write and every call: make crash-matrix ARGS="--seed 7 -o matrix.json"
 	@$(PYTHON) -m tests.faults.matrix $(ARGS)
 
-chaos: setup ## 2,000 tasks while 400 faults strike, then the checker: make chaos ARGS="--seed 7 -o chaos.json"
-	@$(PYTHON) -m tests.faults.chaos $(ARGS)
+chaos: setup ## 2,000 tasks while 400 faults strike, then the checker; a report to .local: make chaos ARGS="--seed 7"
+	@$(PYTHON) -m tests.faults.chaos -o .local/chaos.json $(ARGS)
 
-soak: setup ## the same with 25,000 tasks and 3,000 faults; what comes of it goes to docs/reliability
-	@$(PYTHON) -m tests.faults.chaos --soak -o docs/reliability/soak.json $(ARGS)
+soak: setup ## the same with 25,000 tasks and 3,000 faults
+	@$(PYTHON) -m tests.faults.chaos --soak -o .local/soak.json $(ARGS)
 
 planted-bugs: setup ## mistakes that people make, planted one by one: the checker sees each: make planted-bugs ARGS="--only cap"
 	@$(PYTHON) -m tests.faults.planted $(ARGS)

@@ -14,7 +14,7 @@ from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.agents import all_agents
+from activities.agent import setting_of
 from cli.output import duration
 from domain.faults import Unreachable
 from domain.search_attributes import SEARCH_ATTRIBUTES
@@ -30,19 +30,20 @@ from store.supervision import Supervision
 from supervisor.schedule import SCHEDULE_ID
 
 _PATIENCE_S = 3
-_NEEDED = ("database_url", "orders_url", "supervisor_database_url", "callback_secret")
 _UP = "start the embedded stack with `python starter.py up`"
 _WORKER = "start one: `python worker.py`"
+_LATER = "agents where a step answers later"
 
 
 @dataclass(frozen=True)
 class Check:
-    """One finding. `todo` is empty where all is well."""
+    """One finding. `todo` is empty where all is well. `elsewhere`: not given here, only other processes need it."""
 
     what: str
     where: str
     found: str
     todo: str = ""
+    elsewhere: bool = False
 
     @property
     def is_well(self) -> bool:
@@ -51,30 +52,32 @@ class Check:
 
 
 async def all_checks(settings: Settings) -> AsyncIterator[Check]:
-    """Every check in turn; those that need what was found missing are left out."""
-    yield _settings(settings)
+    """Every check in turn; those that need what was found missing are left out.
+
+    Both databases are needed here. What other processes need is looked at where it is given; where it is not, the
+    role that needs it is named: a worker refuses to start without it.
+    """
     state = await _database(settings, "state", "database_url")
     yield state
     yield await _database(settings, "orders", "orders_url")
-    if settings.supervisor_database_url.get_secret_value():
-        yield await _supervisor_role(settings)
+    yield await _supervisor_role(settings)
     if state.is_well:
         async for check in _on_record(settings):
             yield check
     async for check in _temporal():
         yield check
-    for service, url in sorted(settings.services.items()):
-        yield await _answers(f"service {service}", url, f"start it, or correct SAS_SERVICES__{service.upper()}")
-    todo = "start a worker with the role: `python worker.py --roles callbacks`, or correct SAS_CALLBACK_URL"
-    yield await _answers("callbacks", settings.callback_url, todo)
+    for service, roles in sorted(_callers(settings).items()):
+        url = settings.services.get(service)
+        yield await _answers(f"service {service}", setting_of(service), url, " or ".join(sorted(roles)))
+    if not settings.callback_secret.get_secret_value():
+        yield _not_given("callback secret", "SAS_CALLBACK_SECRET", f"callbacks, or {_LATER}")
+    url = settings.callback_url if "callback_url" in settings.model_fields_set else None
+    start = "start a worker with the role: `python worker.py --roles callbacks`"
+    yield await _answers("callbacks", "SAS_CALLBACK_URL", url, _LATER, start=start)
 
 
-def _settings(settings: Settings) -> Check:
-    missing = [f"SAS_{n.upper()}" for n in _NEEDED if not getattr(settings, n).get_secret_value()]
-    missing += [f"SAS_SERVICES__{a.service.upper()}" for a in all_agents() if a.service not in settings.services]
-    if missing:
-        return Check("settings", "environment", f"not set: {', '.join(missing)}", f"set them, or {_UP}")
-    return Check("settings", "environment", "all set")
+def _not_given(what: str, setting: str, roles: str) -> Check:
+    return Check(what, setting, f"not given here, needed by workers with the role {roles}", elsewhere=True)
 
 
 async def _database(settings: Settings, database: DatabaseName, setting: str) -> Check:
@@ -95,8 +98,11 @@ async def _database(settings: Settings, database: DatabaseName, setting: str) ->
 
 
 async def _supervisor_role(settings: Settings) -> Check:
+    what, setting = "supervisor role", "SAS_SUPERVISOR_DATABASE_URL"
     dsn = settings.supervisor_database_url.get_secret_value()
-    what, place = "supervisor role", place_of(dsn)
+    if not dsn:
+        return _not_given(what, setting, "supervisor")
+    place = place_of(dsn)
     try:
         async with Database(dsn, name="state store", size=1) as database:
             rows = await database.rows(
@@ -104,12 +110,12 @@ async def _supervisor_role(settings: Settings) -> Check:
                 " has_table_privilege('step', 'INSERT') OR has_table_privilege('task', 'DELETE') AS more"
             )
     except Unreachable as error:
-        return Check(what, place, str(error), "start it, or correct SAS_SUPERVISOR_DATABASE_URL")
+        return Check(what, place, str(error), f"start it, or correct {setting}")
     role = rows[0]
     if not role["sweeps"]:
         return Check(what, place, f"{role['name']} may not sweep", f"GRANT scheduler_supervisor TO {role['name']}")
     if role["more"]:
-        todo = "point SAS_SUPERVISOR_DATABASE_URL at a login that is only a member of scheduler_supervisor"
+        todo = f"point {setting} at a login that is only a member of scheduler_supervisor"
         return Check(what, place, f"{role['name']} may do more than ask for recovery", todo)
     return Check(what, place, f"{role['name']} may ask for recovery, and no more")
 
@@ -191,8 +197,21 @@ async def _schedule(client: Client, place: str) -> Check:
     return Check(what, place, "is there")
 
 
-async def _answers(what: str, url: str, todo: str) -> Check:
-    """Whether something listens there."""
+def _callers(settings: Settings) -> dict[str, set[str]]:
+    """The roles that call each service; none for one that has an address here and no definition names."""
+    found: dict[str, set[str]] = {service: set() for service in settings.services}
+    for definition in registry():
+        for step in definition.steps:
+            for action in step.actions:
+                role = "agents" if step.queue else "scheduler"
+                found.setdefault(action.partition(".")[0], set()).add(role)
+    return found
+
+
+async def _answers(what: str, setting: str, url: str | None, roles: str, *, start: str = "start it") -> Check:
+    """Whether something listens there, if the setting is given."""
+    if url is None:
+        return _not_given(what, setting, roles)
     try:
         parts = urlsplit(url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -200,5 +219,5 @@ async def _answers(what: str, url: str, todo: str) -> Check:
             _, writer = await asyncio.open_connection(parts.hostname, port)
         writer.close()
     except (OSError, ValueError) as error:
-        return Check(what, url, str(error) or "does not answer", todo)
+        return Check(what, url, str(error) or "does not answer", f"{start}, or correct {setting}")
     return Check(what, url, "listens")

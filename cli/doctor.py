@@ -13,7 +13,7 @@ from cli.output import Format, plain, tell, tell_json
 
 
 def doctor(output: Output = Format.TEXT) -> Code:
-    """Check every part: what can't be reached, what is missing, what to do."""
+    """Check every part that this environment names: what can't be reached, what is missing, what to do."""
     return run(_doctor(output))
 
 
@@ -30,7 +30,12 @@ async def _doctor(output: Format) -> Code:
 
 
 def _print(check: Check) -> None:
-    mark = Text("✓", style="green") if check.is_well else Text("✗", style="bold red")
-    tell(Text.assemble(mark, plain(f" {check.what} ({check.where}): {check.found}")))
+    tell(Text.assemble(_mark(check), plain(f" {check.what} ({check.where}): {check.found}")))
     if not check.is_well:
         tell(f"    to do: {check.todo}")
+
+
+def _mark(check: Check) -> Text:
+    if check.elsewhere:
+        return Text("–", style="dim")
+    return Text("✓", style="green") if check.is_well else Text("✗", style="bold red")

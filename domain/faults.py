@@ -1,8 +1,8 @@
 """The one tree of errors.
 
 Fault
-├── TransientFault        again: certainly not done
-├── UnknownOutcome        again with the same key: perhaps done
+├── TransientFault        again with the same key: certainly not done
+│   └── UnknownOutcome    as well, but perhaps done: asked by key first, where the service can be asked
 ├── PermanentFault        never
 │   └── AnswerTooLong     done, but the answer can't be kept: a person looks, or it is undone
 ├── OvertakenFault        a newer attempt was seen: stop quietly
@@ -24,7 +24,10 @@ class Fault(Exception):
 
 
 class TransientFault(Fault):
-    """The service certainly did nothing; trying again may help. `retry_after` is the service's own wish."""
+    """Trying again may help; the service certainly did nothing, unless it is an `UnknownOutcome`.
+
+    `retry_after` is the service's own wish.
+    """
 
     def __init__(self, message: str, retry_after: timedelta | None = None) -> None:
         super().__init__(message)
@@ -36,7 +39,7 @@ class UnknownOutcome(TransientFault):
 
 
 class PermanentFault(Fault):
-    """The service will never do it. `code` is the service's own word for the reason."""
+    """Trying again never helps. `code` is the service's own word for the reason."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

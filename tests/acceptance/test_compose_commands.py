@@ -4,9 +4,11 @@ embedded servers: no Docker engine is needed to know that a service has what it 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
+from asyncio.subprocess import PIPE, STDOUT, Process
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 import yaml
 
 from runtime.embedded.ports import free_port
+from runtime.roles import Role
 from runtime.settings import Settings
 from tests.conftest import Bench
 from tests.workers import environment
@@ -43,20 +46,27 @@ def arguments(service: dict[str, Any], folder: Path) -> list[str]:
     return [here.get(word, word) for word in service["command"]]
 
 
+async def started(words: list[str], env: dict[str, str], home: Path, *, stderr: int = STDOUT) -> Process:
+    """A command, with these variables and no others."""
+    env = {"PATH": os.environ["PATH"], "HOME": str(home), **env}
+    return await asyncio.create_subprocess_exec(sys.executable, *words, cwd=ROOT, env=env, stdout=PIPE, stderr=stderr)
+
+
+async def doctor(env: dict[str, str], home: Path) -> tuple[int | None, dict[str, Any]]:
+    """Exit code of `doctor`, and what it found of each part."""
+    process = await started(["starter.py", "doctor", "-o", "json"], env, home, stderr=PIPE)
+    out, err = await process.communicate()
+    assert b"Traceback" not in err, err.decode()
+    return process.returncode, {c["what"]: c for c in json.loads(out)["checks"]}
+
+
 @pytest.mark.demand("C7", "D3")
 @pytest.mark.parametrize("name", sorted(OURS))
 async def test_command_of_the_service_runs_with_the_variables_it_is_given(
     bench: Bench, name: str, tmp_path: Path
 ) -> None:
     env = adapted(OURS[name], bench.settings, bench.client.service_client.config.target_host)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *arguments(OURS[name], tmp_path),
-        cwd=ROOT,
-        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), **env},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
+    process = await started(arguments(OURS[name], tmp_path), env, tmp_path)
     said = ""
     ready = READY.get(name, "worker ready")
     try:
@@ -73,3 +83,46 @@ async def test_command_of_the_service_runs_with_the_variables_it_is_given(
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+@pytest.mark.demand("H5")
+async def test_doctor_of_the_service_cli_is_well_and_names_the_roles_that_need_what_it_is_not_given(
+    bench: Bench, tmp_path: Path
+) -> None:
+    env = adapted(OURS["cli"], bench.settings, bench.client.service_client.config.target_host)
+    async with bench.worker(*Role):
+        await bench.sweep()
+        code, checks = await doctor(env, tmp_path)
+        assert [c for c in checks.values() if not c["well"]] == []
+        assert code == 0
+    needed_by = {c["where"]: c["found"].partition(" the role ")[2] for c in checks.values() if c["elsewhere"]}
+    assert needed_by == {
+        "SAS_SUPERVISOR_DATABASE_URL": "supervisor",
+        "SAS_CALLBACK_SECRET": "callbacks, or agents where a step answers later",
+        "SAS_CALLBACK_URL": "agents where a step answers later",
+        "SAS_SERVICES__CLOUD": "agents or scheduler",
+        "SAS_SERVICES__MAIL": "scheduler",
+        "SAS_SERVICES__PAYMENTS": "agents",
+        "SAS_SERVICES__SHIPPING": "agents",
+        "SAS_SERVICES__STOCK": "scheduler",
+    }
+
+
+@pytest.mark.parametrize(
+    ("setting", "place", "what"),
+    [
+        ("SAS_SERVICES__MAIL", "http://127.0.0.1:{}/mail", "service mail"),
+        ("SAS_CALLBACK_URL", "http://127.0.0.1:{}", "callbacks"),
+        ("SAS_SUPERVISOR_DATABASE_URL", "postgresql://sup:sup@127.0.0.1:{}/state", "supervisor role"),
+    ],
+)
+async def test_doctor_is_not_well_if_a_part_that_it_is_given_is_away(
+    bench: Bench, setting: str, place: str, what: str, tmp_path: Path
+) -> None:
+    env = adapted(OURS["cli"], bench.settings, bench.client.service_client.config.target_host)
+    async with bench.worker(*Role):
+        await bench.sweep()
+        code, checks = await doctor({**env, setting: place.format(free_port())}, tmp_path)
+    assert code == 5
+    assert [c["what"] for c in checks.values() if not c["well"]] == [what]
+    assert setting in checks[what]["todo"]
