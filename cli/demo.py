@@ -13,10 +13,10 @@ from rich.text import Text
 
 from cli.app import Code, Output, run
 from cli.demo_board import Board
-from cli.demo_services import Services
+from cli.demo_services import SimulatorControl
 from cli.demo_story import Story
 from cli.demo_summary import as_json, print_summary
-from cli.demo_verdict import Verdict, judge
+from cli.demo_verdict import DemoVerdict, audited, verdict_of
 from cli.output import Format, out, talk, tell_json
 from cli.up import Interrupted, StackScreen, running_stack, unless
 from domain.faults import NotFound
@@ -50,7 +50,7 @@ def demo(
 ) -> Code:
     """Run orders through real servers, break services and a worker on purpose, and show what came of it.
 
-    Ends by itself; with exit code 1 if a task is not settled or the services' ledgers contradict the state store.
+    Ends by itself; with exit code 1 if a task is not settled, or an audit of all of them finds a violation.
     """
     return run(_demo(keep, state_dir, output))
 
@@ -67,35 +67,41 @@ async def _demo(keep: bool, state_dir: Path, output: Format) -> Code:
         async with running_stack(stack) as stop:
             screen.close()
             verdict = await unless(stop, _play(stack, board))
-            if output is Format.JSON:
-                tell_json(as_json(verdict, board.seconds))
-            else:
-                print_summary(out(), verdict, board.seconds)
+            code = conclude(verdict, board.seconds, output)
             if keep:
                 console.print(_where(stack, state_dir, verdict))
                 await stop.wait()
     except Interrupted:
         return Code.INTERRUPTED
+    return code
+
+
+def conclude(verdict: DemoVerdict, seconds: float, output: Format) -> Code:
+    """Print what came of it; the exit code says whether all of it holds."""
+    if output is Format.JSON:
+        tell_json(as_json(verdict, seconds))
+    else:
+        print_summary(out(), verdict, seconds)
     return Code.OK if verdict.holds else Code.FAILED
 
 
-async def _play(stack: EmbeddedStack, board: Board) -> Verdict:
+async def _play(stack: EmbeddedStack, board: Board) -> DemoVerdict:
     places = stack.addresses
     async with (
         open_stores(places.settings()) as stores,
         open_reads(places.state_url) as reads,
-        Services(places.simulators_url) as services,
+        SimulatorControl(places.simulators_url) as control,
     ):
         submissions = [stores.desk.parse(line) for line in _examples()]
-        story = Story(stack, stores, reads, services, board)
+        story = Story(stack, stores, reads, control, board)
         with board:
-            picture = await story.run(submissions)
+            moment = await story.run(submissions)
         records = await stores.orders.load([s.task_id for s in submissions])
-        return judge(
-            picture,
+        return verdict_of(
+            moment,
+            await audited(places.state_url, places.orders_url, control),
             {task_id: r.record or {} for task_id, r in records.items()},
-            stores.registry,
-            await services.faults(),
+            await control.sabotages(),
             story.kills,
             story.corrected,
         )
@@ -108,7 +114,7 @@ def _examples() -> list[str]:
     return [line for f in FILES for line in (EXAMPLES / f).read_text(encoding="utf-8").splitlines() if line.strip()]
 
 
-def _where(stack: EmbeddedStack, state_dir: Path, verdict: Verdict) -> Panel:
+def _where(stack: EmbeddedStack, state_dir: Path, verdict: DemoVerdict) -> Panel:
     held = [task_id for k in verdict.kills for task_id in k.held]
     lines = Table.grid(padding=(0, 2))
     for label, text in (
@@ -122,7 +128,7 @@ def _where(stack: EmbeddedStack, state_dir: Path, verdict: Verdict) -> Panel:
     return Panel(lines, title="Everything is still up", subtitle="Ctrl-C stops it", expand=False)
 
 
-def _link(stack: EmbeddedStack, verdict: Verdict, task_ids: Sequence[str]) -> str:
+def _link(stack: EmbeddedStack, verdict: DemoVerdict, task_ids: Sequence[str]) -> str:
     """The last attempt of the first of these tasks that went well, in the Temporal UI."""
     well = [t for t in verdict.tasks if t.task_id in task_ids and t.state is TaskState.PROCESSED]
     found = [attempt_id(t.definition, t.task_id, t.attempts) for t in well]

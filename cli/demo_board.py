@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from cli.demo_picture import Picture
+from cli.demo_moment import Moment
 from cli.output import coloured, plain, table
 from domain.messages import Json
 from domain.states import EventKind, TaskState
@@ -42,7 +42,7 @@ _LONGEST = 80
 
 
 class Board:
-    """Shows pictures and tells lines, with the seconds since the demo's tasks began. Use it with `with`."""
+    """Shows how things stand and tells lines, with the seconds since the demo's tasks began. Use it with `with`."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -93,17 +93,17 @@ class Board:
                 case _:
                     pass
 
-    def show(self, picture: Picture) -> None:
+    def show(self, moment: Moment) -> None:
         """Show how things stand, and tell what happened since the last time."""
-        for text, events in self._news(picture).items():
+        for text, events in self._news(moment).items():
             self.tell("store", f"{_names([e.task_id for e in events])}: {text}")
         if self._live is not None:
-            self._live.update(self._render(picture), refresh=True)
+            self._live.update(self._render(moment), refresh=True)
 
-    def _news(self, picture: Picture) -> dict[str, list[Event]]:
+    def _news(self, moment: Moment) -> dict[str, list[Event]]:
         """New events by what they say, so that what happened to many is one line."""
         found: dict[str, list[Event]] = {}
-        for event in picture.events:
+        for event in moment.events:
             if event.number <= self._told.get(event.task_id, 0):
                 continue
             self._told[event.task_id] = event.number
@@ -112,24 +112,24 @@ class Board:
                 found.setdefault(text, []).append(event)
         return found
 
-    def _render(self, picture: Picture) -> Group:
+    def _render(self, moment: Moment) -> Group:
         room = max(5, self._console.height - _ROOM_FOR_LINES)
-        shown = _most_telling(picture.tasks, room)
-        rows = [_row(picture, t) for t in shown]
-        states = Counter(t.state for t in picture.tasks)
+        shown = _most_telling(moment.tasks, room)
+        rows = [_row(moment, t) for t in shown]
+        states = Counter(t.state for t in moment.tasks)
         line = Text(f"{self.seconds:4.0f} s  ", style="dim")
         for state in TaskState:
             if states[state]:
                 line.append_text(Text.assemble(f"{states[state]} ", coloured(state), "  "))
-        if len(shown) < len(picture.tasks):
-            line.append(f"({len(picture.tasks) - len(shown)} not shown)", style="dim")
+        if len(shown) < len(moment.tasks):
+            line.append(f"({len(moment.tasks) - len(shown)} not shown)", style="dim")
         headings = ("Task", "Definition", "State", "Step", "Attempts", "Calls of budget")
         return Group(Text(), table(headings, rows), Text(), line)
 
 
-def _row(picture: Picture, task: Task) -> list[str | Text]:
-    calls = f"{picture.calls_of(task)} of {picture.budget_of(task)}"
-    step = picture.step_at_work(task)
+def _row(moment: Moment, task: Task) -> list[str | Text]:
+    calls = f"{moment.calls_of(task)} of {moment.budget_of(task)}"
+    step = moment.step_at_work(task)
     return [task.task_id, task.definition, coloured(task.state), step, str(task.epoch), calls]
 
 

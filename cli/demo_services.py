@@ -14,7 +14,7 @@ from domain.messages import Json
 
 
 @dataclass(frozen=True)
-class Fault:
+class Sabotage:
     """A way to fail that was asked for, and how many calls it has hit."""
 
     service: str
@@ -23,18 +23,10 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Ledgers:
-    """What the services have on record, by service: the witness that is independent of the state store."""
+class Tally:
+    """What the services have on record, by service, and how much of it: a witness that is independent of the store."""
 
     by_service: Mapping[str, Json]
-
-    def effects(self) -> list[tuple[str, Json]]:
-        """`(service, effect)` of every effect there ever was."""
-        return [(service, e) for service, ledger in self.by_service.items() for e in ledger["effects"]]
-
-    def live(self) -> Counter[tuple[str, str]]:
-        """How many effects stand, by task and step."""
-        return Counter((e["task_id"], e["step"]) for _, e in self.effects() if e["undone_at"] is None)
 
     def calls(self) -> Counter[tuple[str, str, bool]]:
         """How many calls were received, by task, step and whether it was for the undo."""
@@ -54,13 +46,13 @@ class Ledgers:
         return sum(c["outcome"] == "replayed" for c in self.by_service[service]["calls"])
 
 
-class Services:
+class SimulatorControl:
     """Client of the simulators' control interface. Open it with `async with`."""
 
     def __init__(self, url: str) -> None:
         self._client = httpx.AsyncClient(base_url=f"{url}/control", timeout=5, trust_env=False)
 
-    async def __aenter__(self) -> Services:
+    async def __aenter__(self) -> SimulatorControl:
         return self
 
     async def __aexit__(
@@ -73,14 +65,14 @@ class Services:
         answer = await self._client.post(f"/{service}/faults", json={"kind": kind, **rule})
         answer.raise_for_status()
 
-    async def faults(self) -> list[Fault]:
+    async def sabotages(self) -> list[Sabotage]:
         """Every way to fail that was asked for."""
         found = []
-        for service in (await self.ledgers()).by_service:
+        for service in (await self.tally()).by_service:
             rules = (await self._client.get(f"/{service}/faults")).raise_for_status().json()
-            found += [Fault(service, r["rule"]["kind"], r["fired"]) for r in rules]
+            found += [Sabotage(service, r["rule"]["kind"], r["fired"]) for r in rules]
         return found
 
-    async def ledgers(self) -> Ledgers:
+    async def tally(self) -> Tally:
         """Everything on record now."""
-        return Ledgers((await self._client.get("/ledger")).raise_for_status().json())
+        return Tally((await self._client.get("/ledger")).raise_for_status().json())

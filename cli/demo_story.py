@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 from cli.demo_board import Board
-from cli.demo_picture import Picture, is_held_by, look
-from cli.demo_services import Services
+from cli.demo_moment import Moment, is_held_by, look
+from cli.demo_services import SimulatorControl
 from domain.states import TaskState
 from runtime.embedded.stack import EmbeddedStack
 from runtime.parts import Stores
@@ -43,38 +43,38 @@ class Kill:
 
 @dataclass
 class Story:
-    """What happens in the demo. `kills`, `corrected` and the last picture tell what did happen."""
+    """What happens in the demo. `kills`, `corrected` and the last moment tell what did happen."""
 
     stack: EmbeddedStack
     stores: Stores
     reads: Reads
-    services: Services
+    control: SimulatorControl
     board: Board
     kills: list[Kill] = field(default_factory=list)
     corrected: list[str] = field(default_factory=list)
     _outage_at: float | None = None
     _seen_in_error_at: dict[str, float] = field(default_factory=dict)
 
-    async def run(self, submissions: Sequence[Submission]) -> Picture:
+    async def run(self, submissions: Sequence[Submission]) -> Moment:
         """Play it; returns how things stand at the end."""
         await self._let_services_fail()
         await self._submit(submissions)
         ids = [s.task_id for s in submissions]
         give_up_at = monotonic() + LONGEST_S
         while True:
-            picture = await look(self.reads, self.services, ids)
-            self.board.show(picture)
-            if self._is_over(picture) or monotonic() > give_up_at:
-                return picture
-            await self._kill_at_a_bad_moment(picture)
-            await self._break_shipping(picture)
-            await self._correct_addresses(picture)
+            moment = await look(self.reads, self.control, ids)
+            self.board.show(moment)
+            if self._is_over(moment) or monotonic() > give_up_at:
+                return moment
+            await self._kill_at_a_bad_moment(moment)
+            await self._break_shipping(moment)
+            await self._correct_addresses(moment)
             await asyncio.sleep(_LOOK_EVERY_S)
 
     async def _let_services_fail(self) -> None:
-        await self.services.fail("stock", "latency", **_SLOW)
+        await self.control.fail("stock", "latency", **_SLOW)
         self.board.tell("fault", f"stock is slow: {_SLOW['latency_ms']} ms and up to {_SLOW['jitter_ms']} ms more")
-        await self.services.fail("payments", "lost_reply", **_LOST)
+        await self.control.fail("payments", "lost_reply", **_LOST)
         self.board.tell("fault", "payments charges, but loses one reply in four on the way back")
 
     async def _submit(self, submissions: Sequence[Submission]) -> None:
@@ -83,33 +83,33 @@ class Story:
         accepted = sum(isinstance(v, Accepted) for v in verdicts)
         self.board.tell("submitted", f"{accepted} of {len(verdicts)} tasks accepted")
 
-    async def _kill_at_a_bad_moment(self, picture: Picture) -> None:
+    async def _kill_at_a_bad_moment(self, moment: Moment) -> None:
         """SIGKILL for a worker with work in hand; again, should it have finished all of it in the same moment."""
         victim = self.stack.process(VICTIM)
         pid = victim.pid
-        if any(k.held for k in self.kills) or pid is None or not picture.in_state(TaskState.PROCESSED):
+        if any(k.held for k in self.kills) or pid is None or not moment.in_state(TaskState.PROCESSED):
             return
-        busy = [t for t in picture.tasks if is_held_by(t, pid) and picture.step_at_work(t)]
-        if len(busy) < (4 if len(picture.settled()) < len(picture.tasks) // 3 else 1):
+        busy = [t for t in moment.tasks if is_held_by(t, pid) and moment.step_at_work(t)]
+        if len(busy) < (4 if len(moment.settled()) < len(moment.tasks) // 3 else 1):
             return
         victim.kill()
         self.board.tell("fault", f"kill -9 of {VICTIM}, process {pid}")
-        left = await self.reads.tasks(ids=[t.task_id for t in picture.tasks], limit=len(picture.tasks))
+        left = await self.reads.tasks(ids=[t.task_id for t in moment.tasks], limit=len(moment.tasks))
         held = sorted(t.task_id for t in left if is_held_by(t, pid))
         self.kills.append(Kill(VICTIM, pid, held))
         self.board.tell("fault", f"it dies with {', '.join(held) or 'nothing'} in hand")
 
-    async def _break_shipping(self, picture: Picture) -> None:
+    async def _break_shipping(self, moment: Moment) -> None:
         """Cut every connection to shipping for some seconds, once a third of the tasks have shipped."""
-        shipped = picture.ledgers.count("shipping", "effects")
-        if self._outage_at is None and self.kills and shipped >= len(picture.tasks) // 3:
+        shipped = moment.tally.count("shipping", "effects")
+        if self._outage_at is None and self.kills and shipped >= len(moment.tasks) // 3:
             self._outage_at = monotonic()
-            await self.services.fail("shipping", "outage", for_s=OUTAGE_S)
+            await self.control.fail("shipping", "outage", for_s=OUTAGE_S)
             self.board.tell("fault", f"shipping is out for {OUTAGE_S:g} s: every connection is cut")
 
-    async def _correct_addresses(self, picture: Picture) -> None:
+    async def _correct_addresses(self, moment: Moment) -> None:
         """What a person does about an order in Error: look for two seconds, correct it, resubmit it."""
-        for task in picture.in_state(TaskState.ERROR):
+        for task in moment.in_state(TaskState.ERROR):
             seen_at = self._seen_in_error_at.setdefault(task.task_id, monotonic())
             if self._is_to_be_corrected(task) and monotonic() - seen_at > 2:
                 await self._correct(task.task_id)
@@ -125,9 +125,9 @@ class Story:
         )
         self.corrected.append(task_id)
 
-    def _is_over(self, picture: Picture) -> bool:
-        waiting = [t for t in picture.in_state(TaskState.ERROR) if self._is_to_be_corrected(t)]
-        return len(picture.settled()) == len(picture.tasks) and not waiting
+    def _is_over(self, moment: Moment) -> bool:
+        waiting = [t for t in moment.in_state(TaskState.ERROR) if self._is_to_be_corrected(t)]
+        return len(moment.settled()) == len(moment.tasks) and not waiting
 
     def _is_to_be_corrected(self, task: Task) -> bool:
         """Whether a task waits for a person because nobody finds its address, and was not corrected in vain before."""

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cli.demo_verdict import StepFigures, TaskFigures, Verdict
+from cli.demo_figures import StepFigures, TaskFigures
+from cli.demo_verdict import DemoVerdict
 from cli.output import coloured, table
 from domain.messages import Json
 
@@ -24,7 +25,7 @@ _WIDE = 92
 """Columns of a terminal that has room for every heading in full."""
 
 
-def print_summary(console: Console, verdict: Verdict, seconds: float) -> None:
+def print_summary(console: Console, verdict: DemoVerdict, seconds: float) -> None:
     """Print it for people."""
     console.print()
     console.print(_headline(verdict, seconds))
@@ -34,12 +35,12 @@ def print_summary(console: Console, verdict: Verdict, seconds: float) -> None:
         console.print(part)
 
 
-def as_json(verdict: Verdict, seconds: float) -> Json:
+def as_json(verdict: DemoVerdict, seconds: float) -> Json:
     """The same for programs."""
     return {"ok": verdict.holds, "seconds": round(seconds, 1), **asdict(verdict)}
 
 
-def _headline(verdict: Verdict, seconds: float) -> Text:
+def _headline(verdict: DemoVerdict, seconds: float) -> Text:
     line = Text(f"{len(verdict.tasks)} tasks in {seconds:.1f} s: ", style="bold")
     for state, count in Counter(t.state for t in verdict.tasks).most_common():
         line.append_text(Text.assemble(f"{count} ", coloured(state), "  "))
@@ -48,7 +49,7 @@ def _headline(verdict: Verdict, seconds: float) -> Text:
     return line
 
 
-def _tasks(verdict: Verdict, *, wide: bool) -> Table:
+def _tasks(verdict: DemoVerdict, *, wide: bool) -> Table:
     counts = ("Attempts", "Recoveries") if wide else ("Att.", "Rec.")
     return table(("Task", "State", *counts, "Calls of budget"), (_task(t, wide=wide) for t in verdict.tasks))
 
@@ -68,11 +69,11 @@ def _step(step: StepFigures) -> Text:
     return said
 
 
-def _broken(verdict: Verdict) -> Table:
+def _broken(verdict: DemoVerdict) -> Table:
     return table(("Went wrong", "How", "Times"), _mishaps(verdict))
 
 
-def _mishaps(verdict: Verdict) -> Iterator[list[str | Text]]:
+def _mishaps(verdict: DemoVerdict) -> Iterator[list[str | Text]]:
     for fault in verdict.faults:
         yield [fault.service, _FAULTS.get(fault.kind, fault.kind), str(fault.fired)]
     for refusal, count in verdict.refusals.items():
@@ -84,7 +85,7 @@ def _mishaps(verdict: Verdict) -> Iterator[list[str | Text]]:
         yield [task_id, "had a wrong address; a person corrected it and resubmitted", "1"]
 
 
-def _ledgers(verdict: Verdict) -> Table:
+def _ledgers(verdict: DemoVerdict) -> Table:
     headings = ("Ledger", "Calls", "Effects that stand", "Undone", "Tombstones", "Refused", "Replayed")
     return table(
         headings,
@@ -93,6 +94,6 @@ def _ledgers(verdict: Verdict) -> Table:
     )  # fmt: skip
 
 
-def _checks(verdict: Verdict) -> Table:
+def _checks(verdict: DemoVerdict) -> Table:
     signs = {True: Text("✓", style="green"), False: Text("✗", style="bold red")}
     return table(("", "Checked", "Found"), ([signs[c.holds], c.rule, c.found] for c in verdict.checks))

@@ -1,4 +1,4 @@
-"""What came of the demo, computed from the state store, the business records and the services' own ledgers."""
+"""What came of the demo: its figures, and what is asserted, by the audit's checks and by what only the demo knows."""
 
 from __future__ import annotations
 
@@ -6,63 +6,45 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cli.demo_picture import Picture
-from cli.demo_services import Fault
+from audit import ledger_checks, log_checks, row_checks
+from audit.judge import Check
+from audit.load import open_loader
+from audit.picture import Terms
+from audit.run import Findings, audit
+from audit.witnesses import Ledgers
+from cli.demo_figures import Money, ServiceFigures, TaskFigures, figures_of_service, figures_of_task, money_of
+from cli.demo_moment import Moment
+from cli.demo_services import Sabotage, SimulatorControl
 from cli.demo_story import Kill
-from domain.definition import Registry
 from domain.messages import Json
 from domain.states import TaskState
-from pipelines.order import ORDER
-from store.tables import Task
+from runtime.duties import ALIVE
+
+_MOST_AUDITS = 3
+
+_ONCE: tuple[Check, ...] = (
+    ledger_checks.effect_is_there_at_most_once,
+    log_checks.finished_work_is_not_repeated,
+)
+_COMPLETE: tuple[Check, ...] = (
+    ledger_checks.processed_has_every_effect,
+    row_checks.processed_is_complete,
+)
+_UNDONE: tuple[Check, ...] = (
+    ledger_checks.compensated_has_no_effect,
+    row_checks.compensated_is_undone,
+)
+_PAID: tuple[Check, ...] = (ledger_checks.money_adds_up,)
+_GRANTED: tuple[Check, ...] = (
+    ledger_checks.calls_stay_within_what_was_granted,
+    row_checks.budgets_are_not_overdrawn,
+)
+_TOLD = frozenset(c.__name__ for c in (*_ONCE, *_COMPLETE, *_UNDONE, *_PAID, *_GRANTED))
+"""Invariants that the demo tells in words of its own; of all others it tells that they hold."""
 
 
 @dataclass(frozen=True)
-class StepFigures:
-    """Calls that a service received for a step, against the calls that were granted."""
-
-    name: str
-    calls: int
-    budget: int
-    undo_calls: int
-    undo_budget: int
-
-
-@dataclass(frozen=True)
-class TaskFigures:
-    """How a task ended. `recoveries`: how often the Supervisor took it over."""
-
-    task_id: str
-    definition: str
-    state: TaskState
-    attempts: int
-    recoveries: int
-    steps: Sequence[StepFigures]
-
-
-@dataclass(frozen=True)
-class ServiceFigures:
-    """What a ledger says. `replayed`: calls that were answered from memory, without a second effect."""
-
-    name: str
-    calls: int
-    live: int
-    undone: int
-    tombstones: int
-    refused: int
-    replayed: int
-
-
-@dataclass(frozen=True)
-class Money:
-    """Of one currency, in its minor unit: what the ledger of payments and what the orders say."""
-
-    charged: int
-    refunded: int
-    owed: int
-
-
-@dataclass(frozen=True)
-class Check:
+class Assertion:
     """Something that must hold. `found`: the figures, or what contradicts it."""
 
     rule: str
@@ -71,17 +53,17 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class DemoVerdict:
     """Everything that is told at the end."""
 
     tasks: Sequence[TaskFigures]
-    faults: Sequence[Fault]
+    faults: Sequence[Sabotage]
     refusals: Mapping[str, int]
     kills: Sequence[Kill]
     corrected: Sequence[str]
     services: Sequence[ServiceFigures]
     money: Mapping[str, Money]
-    checks: Sequence[Check]
+    checks: Sequence[Assertion]
 
     @property
     def holds(self) -> bool:
@@ -89,143 +71,127 @@ class Verdict:
         return all(c.holds for c in self.checks)
 
 
-def judge(
-    picture: Picture,
+async def audited(state_url: str, orders_url: str, control: SimulatorControl) -> Findings:
+    """Every task against every invariant, by the stores and by the services' ledgers.
+
+    Once more if a task moved meanwhile, as the ledgers can't judge it then.
+    """
+    async with open_loader(state_url, orders_url, Terms(), 3 * ALIVE) as loader:
+        for _ in range(_MOST_AUDITS):
+            asked_at = await loader.now()
+            ledgers = Ledgers.of((await control.tally()).by_service, asked_at)
+            findings = await audit(loader, ledgers=ledgers)
+            if not findings.without_ledgers:
+                break
+    return findings
+
+
+def verdict_of(
+    moment: Moment,
+    findings: Findings,
     records: Mapping[str, Json],
-    registry: Registry,
-    faults: Sequence[Fault],
+    faults: Sequence[Sabotage],
     kills: Sequence[Kill],
     corrected: Sequence[str],
-) -> Verdict:
-    """Judge the end of the demo. `records`: business records by task id, as they are now."""
-    tasks = [_task(picture, t) for t in picture.tasks]
-    money = _money(picture, records)
-    return Verdict(
+) -> DemoVerdict:
+    """What came of the demo. `findings`: of an audit since. `records`: business records by task id, as they are now."""
+    tasks = [figures_of_task(moment, t) for t in moment.tasks]
+    services = [figures_of_service(moment, s) for s in moment.tally.by_service]
+    money = money_of(moment, records)
+    return DemoVerdict(
         tasks=tasks,
         faults=faults,
-        refusals={f"{s} {reason}": n for (s, reason), n in sorted(picture.ledgers.refusals().items())},
+        refusals={f"{s} {reason}": n for (s, reason), n in sorted(moment.tally.refusals().items())},
         kills=kills,
         corrected=corrected,
-        services=[_service(picture, s) for s in picture.ledgers.by_service],
+        services=services,
         money=money,
         checks=[
-            _all_settled(picture),
-            _nobody_is_needed(picture),
-            _no_effect_twice(picture),
-            _processed_is_complete(picture, registry),
-            _compensated_is_undone(picture),
-            _money_adds_up(money),
-            _within_budget(tasks),
-            _kill_was_survived(picture, kills),
+            _all_settled(moment),
+            _nobody_is_needed(moment),
+            _no_effect_twice(findings, services),
+            _processed_is_complete(findings, moment),
+            _compensated_is_undone(findings, moment),
+            _money_adds_up(findings, money),
+            _within_what_was_granted(findings, tasks),
+            _kill_was_survived(moment, kills),
+            _all_else_holds(findings, moment),
         ],
     )
 
 
-def _task(picture: Picture, task: Task) -> TaskFigures:
-    calls = picture.calls
-    steps = [
-        StepFigures(
-            name=s.name,
-            calls=calls[task.task_id, s.name, False],
-            budget=s.budget,
-            undo_calls=calls[task.task_id, s.name, True],
-            undo_budget=s.undo_budget,
-        )
-        for s in picture.steps_of(task)
-    ]
-    return TaskFigures(task.task_id, task.definition, task.state, task.epoch, picture.recoveries_of(task), steps)
+def _all_settled(moment: Moment) -> Assertion:
+    left = [t.task_id for t in moment.tasks if not t.state.is_settled]
+    return _assertion("every task is settled", left, f"{len(moment.tasks)} of {len(moment.tasks)}")
 
 
-def _service(picture: Picture, name: str) -> ServiceFigures:
-    ledgers = picture.ledgers
-    effects = ledgers.by_service[name]["effects"]
-    undone = sum(e["undone_at"] is not None for e in effects)
-    return ServiceFigures(
-        name=name,
-        calls=ledgers.count(name, "calls"),
-        live=len(effects) - undone,
-        undone=undone,
-        tombstones=ledgers.count(name, "tombstones"),
-        refused=ledgers.count(name, "refusals"),
-        replayed=ledgers.replays(name),
-    )
+def _nobody_is_needed(moment: Moment) -> Assertion:
+    left = [t.task_id for t in moment.in_state(TaskState.ERROR, TaskState.COMPENSATION_FAILED)]
+    return _assertion("no task waits for a person any more", left, "none")
 
 
-def _money(picture: Picture, records: Mapping[str, Json]) -> dict[str, Money]:
-    charged, refunded, owed = Counter[str](), Counter[str](), Counter[str]()
-    for effect in picture.ledgers.by_service["payments"]["effects"]:
-        body = effect["body"]
-        charged[body["currency"]] += body["amount_minor"]
-        refunded[body["currency"]] += body["amount_minor"] if effect["undone_at"] else 0
-    for task in picture.in_state(TaskState.PROCESSED):
-        if task.definition == ORDER.name:
-            order = ORDER.record.model_validate(records[task.task_id])
-            owed[order.currency] += order.total_minor  # type: ignore[attr-defined]  # an Order
-    return {c: Money(charged[c], refunded[c], owed[c]) for c in sorted({*charged, *owed})}
+def _no_effect_twice(findings: Findings, services: Sequence[ServiceFigures]) -> Assertion:
+    found = f"{sum(s.live for s in services)} effects"
+    return _by_audit("no effect stands twice: one at most for each task and step", findings, _ONCE, found)
 
 
-def _all_settled(picture: Picture) -> Check:
-    left = [t.task_id for t in picture.tasks if not t.state.is_settled]
-    return _check("every task is settled", left, f"{len(picture.tasks)} of {len(picture.tasks)}")
+def _processed_is_complete(findings: Findings, moment: Moment) -> Assertion:
+    found = f"{len(moment.in_state(TaskState.PROCESSED))} tasks"
+    return _by_audit("Processed means that every step's effect is there", findings, _COMPLETE, found)
 
 
-def _nobody_is_needed(picture: Picture) -> Check:
-    left = [t.task_id for t in picture.in_state(TaskState.ERROR, TaskState.COMPENSATION_FAILED)]
-    return _check("no task waits for a person any more", left, "none")
+def _compensated_is_undone(findings: Findings, moment: Moment) -> Assertion:
+    found = f"{len(moment.in_state(TaskState.COMPENSATED))} tasks"
+    return _by_audit("Compensated means that no effect is left that has an undo", findings, _UNDONE, found)
 
 
-def _no_effect_twice(picture: Picture) -> Check:
-    live = picture.ledgers.live()
-    twice = [f"{task}:{step}" for (task, step), n in live.items() if n > 1]
-    return _check("no effect stands twice: one at most for each task and step", twice, f"{sum(live.values())} effects")
-
-
-def _processed_is_complete(picture: Picture, registry: Registry) -> Check:
-    live = picture.ledgers.live()
-    processed = picture.in_state(TaskState.PROCESSED)
-    lacking = []
-    for task in processed:
-        definition = registry.find(task.definition, task.version)
-        steps = definition.steps if definition else ()
-        lacking += [f"{task.task_id}:{s.name}" for s in steps if not live[task.task_id, s.name]]
-    return _check("Processed means that every step's effect is there", lacking, f"{len(processed)} tasks")
-
-
-def _compensated_is_undone(picture: Picture) -> Check:
-    compensated = {t.task_id for t in picture.in_state(TaskState.COMPENSATED)}
-    standing = [f"{task}:{step}" for (task, step), n in picture.ledgers.live().items() if n and task in compensated]
-    return _check("Compensated means that no effect is left", standing, f"{len(compensated)} tasks")
-
-
-def _money_adds_up(money: Mapping[str, Money]) -> Check:
-    wrong = [c for c, m in money.items() if m.charged - m.refunded != m.owed]
+def _money_adds_up(findings: Findings, money: Mapping[str, Money]) -> Assertion:
+    """By the audit for each task; in all, which it can't know, by what the orders cost."""
     sums = "; ".join(
-        f"{amount(m.charged)} − {amount(m.refunded)} = {amount(m.charged - m.refunded)} {c}, due {amount(m.owed)}"
+        f"{_amount(m.charged)} − {_amount(m.refunded)} = {_amount(m.charged - m.refunded)} {c}, due {_amount(m.owed)}"
         for c, m in money.items()
     )
-    return Check("charged less refunded is what the processed orders cost", bool(money) and not wrong, sums)
+    wrong = not money or any(m.charged - m.refunded != m.owed for m in money.values())
+    against = [*_against(findings, _PAID), *([sums] if wrong else [])]
+    rule = "charged less refunded is what the processed orders cost"
+    return _assertion(rule, against, f"{sums}, by {findings.tasks * len(_PAID)} checks")
 
 
-def _within_budget(tasks: Sequence[TaskFigures]) -> Check:
-    over = [
-        f"{t.task_id}:{s.name}" for t in tasks for s in t.steps if s.calls > s.budget or s.undo_calls > s.undo_budget
-    ]
+def _within_what_was_granted(findings: Findings, tasks: Sequence[TaskFigures]) -> Assertion:
     most = max((s.calls for t in tasks for s in t.steps), default=0)
-    return _check("no step got more calls than were granted", over, f"{most} at most for one step")
+    return _by_audit("no step got more calls than were granted", findings, _GRANTED, f"{most} at most for one step")
 
 
-def _kill_was_survived(picture: Picture, kills: Sequence[Kill]) -> Check:
+def _kill_was_survived(moment: Moment, kills: Sequence[Kill]) -> Assertion:
     held = {task_id for k in kills for task_id in k.held}
-    ends = Counter(t.state.value for t in picture.tasks if t.task_id in held)
+    ends = Counter(t.state.value for t in moment.tasks if t.task_id in held)
     said = f"{len(held)} tasks held: " + ", ".join(f"{n} {state}" for state, n in ends.items())
-    done = all(t.state.is_settled for t in picture.tasks if t.task_id in held)
-    return Check("the worker was killed with work in hand, and none of it was lost", bool(held) and done, said)
+    done = all(t.state.is_settled for t in moment.tasks if t.task_id in held)
+    return Assertion("the worker was killed with work in hand, and none of it was lost", bool(held) and done, said)
 
 
-def amount(minor: int) -> str:
+def _all_else_holds(findings: Findings, moment: Moment) -> Assertion:
+    against = [f"{v.task_id}: {v.text}" for v in findings.violations if v.invariant not in _TOLD]
+    against += [f"{t.task_id}: it was not audited" for t in moment.tasks if t.task_id not in findings.seen]
+    if findings.without_ledgers:
+        against.append(f"{findings.without_ledgers} tasks kept moving, and were not judged by the ledgers")
+    found = f"{findings.checks} checks in all, of {findings.tasks} tasks and {findings.events} events"
+    return _assertion("every other invariant of `audit` holds as well", against, found)
+
+
+def _by_audit(rule: str, findings: Findings, checks: Sequence[Check], found: str) -> Assertion:
+    return _assertion(rule, _against(findings, checks), f"{found}, by {findings.tasks * len(checks)} checks")
+
+
+def _against(findings: Findings, checks: Sequence[Check]) -> list[str]:
+    names = {c.__name__ for c in checks}
+    return [f"{v.task_id}: {v.text}" for v in findings.violations if v.invariant in names]
+
+
+def _assertion(rule: str, against: Sequence[str], found: str) -> Assertion:
+    return Assertion(rule, not against, "; ".join(against) if against else found)
+
+
+def _amount(minor: int) -> str:
     """Money with two decimals."""
     return f"{minor / 100:,.2f}"
-
-
-def _check(rule: str, against: Sequence[str], found: str) -> Check:
-    return Check(rule, not against, ", ".join(against) if against else found)

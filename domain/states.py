@@ -152,13 +152,3 @@ STEP_TRANSITIONS: frozenset[tuple[StepState, StepState]] = frozenset(
     }
 )
 """Legal changes of a step's state."""
-
-
-def may_move(source: TaskState, target: TaskState) -> bool:
-    """Whether a task may go from `source` to `target`; staying is always allowed."""
-    return source == target or (source, target) in TASK_TRANSITIONS
-
-
-def may_step(source: StepState, target: StepState) -> bool:
-    """Whether a step may go from `source` to `target`; staying is always allowed."""
-    return source == target or (source, target) in STEP_TRANSITIONS

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from copy import deepcopy
@@ -23,22 +22,22 @@ from temporalio.service import RPCError
 
 from domain.states import StepState, TaskState
 from pipelines import registry
-from runtime.embedded.ports import free_port
+from runtime.embedded.ports import LOOPBACK, free_port
 from runtime.embedded.postgres import EmbeddedPostgres
-from runtime.embedded.processes import ManagedProcess
+from runtime.embedded.stack_environment import SERVICES
 from runtime.embedded.temporal import EmbeddedTemporal
 from runtime.parts import Stores, open_stores, sweep_terms
 from runtime.roles import Role, running
 from runtime.settings import Settings
 from runtime.temporal import connect
 from store.database import Database
-from store.migrate import migrate
 from store.reads import Reads, TaskPage, open_reads
 from store.submission import Verdict
 from store.supervision import Supervision
 from supervisor.activities import SupervisorActivities, SweepReport, sweep_once
 from supervisor.schedule import SCHEDULE_ID
 from tests.embedded_fixtures import postgres_server, temporal_server
+from tests.faults.ground import make_databases, simulator_process
 
 __all__ = ["postgres_server", "temporal_server"]
 
@@ -62,17 +61,13 @@ MACHINE: dict[str, Any] = {
     "machine_type": "m2.medium",
     "disk_gib": 50,
 }
+FULL = {"stock": 1, "payments": 1, "shipping": 1, "mail": 1}
+"""Effects that stand once an order is done, by service."""
 
 
 def make_templates(server: EmbeddedPostgres) -> None:
     """Give a new server a migrated template of each database, and the two login roles."""
-    with psycopg.connect(server.dsn(), autocommit=True) as connection:
-        for name in ("state_template", "orders_template"):
-            connection.execute(f"CREATE DATABASE {name}")
-        migrate(server.dsn("state_template"), "state")
-        migrate(server.dsn("orders_template"), "orders")
-        connection.execute("CREATE ROLE app LOGIN PASSWORD 'app' IN ROLE scheduler_app")
-        connection.execute("CREATE ROLE sup LOGIN PASSWORD 'sup' IN ROLE scheduler_supervisor")
+    make_databases(server.dsn, state="state_template", orders="orders_template")
 
 
 @pytest.fixture(scope="session")
@@ -123,6 +118,7 @@ class Simulators:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self.services = {s: f"{url}/{s}" for s in SERVICES}
         self._http = httpx.Client(base_url=url, timeout=10)
 
     def fault(self, service: str, kind: str, **rule: Any) -> None:
@@ -148,8 +144,7 @@ class Simulators:
 
     def live(self, task_id: str) -> dict[str, int]:
         """Effects that stand, by service; services without any are left out."""
-        services = ("stock", "payments", "shipping", "mail", "cloud")
-        counts = {s: sum(e["undone_at"] is None for e in self.ledger(s, task_id)["effects"]) for s in services}
+        counts = {s: sum(e["undone_at"] is None for e in self.ledger(s, task_id)["effects"]) for s in SERVICES}
         return {s: n for s, n in counts.items() if n}
 
     def calls(self, service: str, task_id: str, *, undo: bool = False) -> int:
@@ -161,48 +156,23 @@ class Simulators:
 
 
 @pytest.fixture(scope="session")
-def simulator_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulators]:
+def running_simulators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulators]:
     """The simulators, in a process of their own."""
-    folder = tmp_path_factory.mktemp("simulators")
     port = free_port()
-    process = ManagedProcess(
-        "simulators",
-        [
-            sys.executable,
-            "-m",
-            "simulators",
-            "--machine-delay-ms",
-            "200",
-            "--state-dir",
-            str(folder),
-            "--port",
-            str(port),
-        ],
-        {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
-        folder / "log",
-        folder / "pid",
-        ready=lambda: _answers(f"http://127.0.0.1:{port}/health"),
-    )
+    process = simulator_process(tmp_path_factory.mktemp("simulators"), port)
     process.start()
     process.wait_ready()
-    found = Simulators(f"http://127.0.0.1:{port}")
+    found = Simulators(f"http://{LOOPBACK}:{port}")
     yield found
     found.close()
     process.stop()
 
 
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(url, timeout=1).is_success
-    except httpx.HTTPError:
-        return False
-
-
 @pytest.fixture
-def simulators(simulator_process: Simulators) -> Simulators:
+def simulators(running_simulators: Simulators) -> Simulators:
     """The simulators, with empty ledgers and no faults."""
-    simulator_process.reset()
-    return simulator_process
+    running_simulators.reset()
+    return running_simulators
 
 
 @pytest.fixture
@@ -216,7 +186,7 @@ def settings(databases: Databases, simulators: Simulators, tmp_path: Path) -> Se
         supervisor_database_url=SecretStr(databases.supervisor),
         admin_database_url=SecretStr(databases.owner),
         admin_orders_url=SecretStr(databases.orders_owner),
-        services={s: f"{simulators.url}/{s}" for s in ("stock", "payments", "shipping", "mail", "cloud")},
+        services=simulators.services,
         sweep_interval=timedelta(seconds=1),
         poll_interval=timedelta(milliseconds=500),
         shutdown_grace=timedelta(seconds=2),
@@ -243,9 +213,6 @@ async def eventually(condition: Callable[[], Awaitable[bool]], *, within_s: floa
     async with asyncio.timeout(within_s):
         while not await condition():  # noqa: ASYNC110 (the condition is another process's)
             await asyncio.sleep(0.02)  # between two looks; the condition, not the time, decides
-
-
-ALL_SERVICES = {"stock", "payments", "shipping", "mail", "cloud"}
 
 
 class Bench:
@@ -275,7 +242,7 @@ class Bench:
     ) -> AsyncIterator[None]:
         """A worker with these roles (default: scheduler, agents, callbacks; no Supervisor)."""
         wanted = set(roles) or {Role.SCHEDULER, Role.AGENTS, Role.CALLBACKS}
-        async with running(settings or self.settings, self.client, wanted, services or ALL_SERVICES):
+        async with running(settings or self.settings, self.client, wanted, services or set(SERVICES)):
             yield
 
     async def settled(self, *task_ids: str, within_s: float = 30) -> TaskState:

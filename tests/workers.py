@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType, TracebackType
 
 from pydantic import SecretStr
@@ -18,9 +17,7 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 
 from runtime.settings import Settings
-from tests.conftest import eventually
-
-ROOT = Path(__file__).parent.parent
+from tests.conftest import ROOT, eventually
 
 
 def environment(settings: Settings) -> dict[str, str]:

@@ -20,7 +20,7 @@ from runtime.embedded.ports import free_port
 from runtime.roles import Role
 from runtime.settings import Settings
 from supervisor.schedule import SCHEDULE_ID
-from tests.conftest import Bench, Simulators
+from tests.conftest import FULL, Bench, Simulators
 from tests.workers import ROOT, environment
 
 
@@ -354,7 +354,7 @@ async def test_resubmit_with_a_correction_finishes_an_order_with_an_unknown_addr
         again = await starter(settings, "resubmit", task_id)
     assert again.code == 4
     assert f"task {task_id} is Processed" in again.err
-    assert simulators.live(task_id) == {"stock": 1, "payments": 1, "shipping": 1, "mail": 1}
+    assert simulators.live(task_id) == FULL
     assert simulators.calls("payments", task_id) == 1, "only the failed step is repeated"
     event = next(e for e in (await bench.page(task_id)).events if e.kind == "resubmitted")
     assert event.detail["changes"] == tried.data["changes"]

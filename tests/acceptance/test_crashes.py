@@ -11,10 +11,8 @@ from domain.messages import Begin
 from domain.states import StepState, TaskState
 from runtime.roles import Role
 from store.state_store import Hold
-from tests.conftest import Bench, Simulators, eventually
+from tests.conftest import FULL, Bench, Simulators, eventually
 from tests.workers import WorkerProcess
-
-FULL = {"stock": 1, "payments": 1, "shipping": 1, "mail": 1}
 
 
 @pytest.mark.demand("B2", "B9", "D2", "D6")

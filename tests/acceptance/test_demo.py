@@ -5,27 +5,37 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cli.demo_picture import Picture
-from cli.demo_services import Ledgers
+from cli.app import Code
+from cli.demo import conclude
+from cli.demo_moment import Moment, look
+from cli.demo_services import SimulatorControl, Tally
 from cli.demo_story import Kill
-from cli.demo_verdict import Verdict, judge
+from cli.demo_verdict import DemoVerdict, audited, verdict_of
+from cli.output import Format
 from domain.messages import Json
-from domain.states import StepState, TaskState
-from pipelines import registry
+from domain.states import TaskState
 from runtime.embedded.postgres import EmbeddedPostgres
-from store.tables import Step, Task
 from tests.acceptance.test_up import ROOT, starter
-from tests.conftest import ORDER
+from tests.conftest import Bench, Databases, Simulators
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-STEPS = {"stock": "stock", "charge": "payments", "ship": "shipping", "confirm": "mail"}
 EXAMPLES = [json.loads(line) for line in (ROOT / "examples" / "orders.jsonl").read_text().splitlines()]
+RULES = (
+    "every task is settled",
+    "waits for a person",
+    "no effect stands twice",
+    "Processed means",
+    "Compensated means",
+    "charged less refunded",
+    "no step got more calls",
+    "the worker was killed",
+    "every other invariant",
+)
 
 
 @pytest.mark.demand("B5")
@@ -41,6 +51,7 @@ async def test_demo_breaks_everything_and_ends_well_by_itself(tmp_path: Path) ->
     assert command.process.returncode == 0, stderr.decode()
     summary = json.loads(stdout)
     assert [c for c in summary["checks"] if not c["holds"]] == []
+    assert {rule for rule in RULES if any(rule in c["rule"] for c in summary["checks"])} == set(RULES)
     assert summary["ok"]
     assert summary["seconds"] < 60
 
@@ -69,89 +80,143 @@ async def test_demo_does_not_delete_the_data_of_a_stack_that_is_to_last(tmp_path
     assert (tmp_path / "temporal").exists()
 
 
-class End:
-    """An end of the demo with one order, Processed as it should be; to be tampered with."""
+@dataclass
+class Standing:
+    """How things stand at the end: one order is Processed, and one is Compensated. To be tampered with."""
 
-    def __init__(self) -> None:
-        self.task = _task("o-1")
-        self.steps = [_step("o-1", name, n) for n, name in enumerate(STEPS)]
-        self.ledgers: dict[str, Json] = {s: {"effects": [], "tombstones": [], "calls": [], "refusals": []} for s in
-                                         ("stock", "payments", "shipping", "mail", "cloud")}  # fmt: skip
-        for step in STEPS:
-            self.effect(step)
+    processed: str
+    compensated: str
+    moment: Moment
+    records: dict[str, Any]
+    kills: list[Kill]
 
-    def effect(self, step: str, *, generation: int = 0) -> None:
-        """One call for a step, with an effect."""
-        key, ledger = f"o-1:{step}:{generation}", self.ledgers[STEPS[step]]
-        body = {"amount_minor": 2500, "currency": "EUR"}
-        ledger["effects"].append({"task_id": "o-1", "step": step, "key": key, "undone_at": None, "body": body})
-        ledger["calls"].append({"key": key, "outcome": "executed"})
+    def effect(self, service: str) -> Json:
+        """What a service did for the order that is Processed."""
+        return next(e for e in self.rows(service, "effects") if e["task_id"] == self.processed)
 
-    def judged(self) -> Verdict:
+    def rows(self, service: str, part: str) -> list[Json]:
+        """A part of a service's ledger."""
+        found: list[Json] = self.moment.tally.by_service[service][part]
+        return found
+
+    def leave(self, state: TaskState) -> None:
+        """Let the order that is Processed be in another state."""
+        next(t for t in self.moment.tasks if t.task_id == self.processed).state = state
+
+    async def judged(self, databases: Databases) -> DemoVerdict:
         """What the demo says of it."""
-        picture = Picture([self.task], self.steps, [], Ledgers(self.ledgers))
-        return judge(picture, {"o-1": ORDER}, registry(), [], [Kill("worker-2", 7, ["o-1"])], [])
+        findings = await audited(databases.app, databases.orders, SameTally(self.moment.tally))
+        return verdict_of(self.moment, findings, self.records, [], self.kills, [])
 
 
-def _task(task_id: str) -> Task:
-    return Task(
-        task_id=task_id, definition="order", version=1, state=TaskState.PROCESSED, epoch=1, record_digest="",
-        submitter="cli", data_class="internal", not_before=NOW, created_at=NOW, updated_at=NOW, state_since=NOW,
-    )  # fmt: skip
+class SameTally(SimulatorControl):
+    """Finds the same in the ledgers, whenever it looks."""
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+
+    async def tally(self) -> Tally:
+        return self._tally
 
 
-def _step(task_id: str, name: str, position: int) -> Step:
-    return Step(
-        task_id=task_id, name=name, position=position, state=StepState.COMPLETED, budget=2, budget_left=1,
-        undo_budget=2, undo_budget_left=2,
-    )  # fmt: skip
+def _second_charge(standing: Standing) -> str:
+    standing.rows("payments", "effects").append(standing.effect("payments") | {"key": f"{standing.processed}:charge:1"})
+    return standing.processed
 
 
-def test_good_end_passes_every_check() -> None:
-    assert End().judged().holds
+def _no_shipment(standing: Standing) -> str:
+    standing.rows("shipping", "effects").remove(standing.effect("shipping"))
+    return standing.processed
 
 
-def _second_charge(end: End) -> None:
-    end.effect("charge", generation=1)
+def _compensated_but_reserved(standing: Standing) -> str:
+    for effect in standing.rows("stock", "effects"):
+        effect["undone_at"] = None
+    return standing.compensated
 
 
-def _no_shipment(end: End) -> None:
-    end.ledgers["shipping"]["effects"].clear()
+def _wrong_amount(standing: Standing) -> str:
+    standing.effect("payments")["body"]["amount_minor"] += 1
+    return standing.processed
 
 
-def _compensated_but_charged(end: End) -> None:
-    end.task.state = TaskState.COMPENSATED
+def _order_that_costs_more(standing: Standing) -> str:
+    standing.records[standing.processed]["lines"][0]["quantity"] += 1
+    return "due 37.50"
 
 
-def _wrong_amount(end: End) -> None:
-    end.ledgers["payments"]["effects"][0]["body"]["amount_minor"] += 1
+def _call_that_nobody_granted(standing: Standing) -> str:
+    standing.rows("mail", "calls").append(standing.rows("mail", "calls")[0])
+    return standing.processed
 
 
-def _too_many_calls(end: End) -> None:
-    end.ledgers["mail"]["calls"] *= 3
+def _left_in_error(standing: Standing) -> str:
+    standing.leave(TaskState.ERROR)
+    return standing.processed
 
 
-def _left_in_error(end: End) -> None:
-    end.task.state = TaskState.ERROR
+def _left_pending(standing: Standing) -> str:
+    standing.leave(TaskState.PENDING)
+    return standing.processed
 
 
-def _left_pending(end: End) -> None:
-    end.task.state = TaskState.PENDING
+def _killed_with_nothing_in_hand(standing: Standing) -> str:
+    standing.kills[:] = [Kill("worker-2", 7, [])]
+    return "0 tasks held"
 
 
-@pytest.mark.parametrize(
-    ("tamper", "rule"),
-    [
-        (_second_charge, "no effect stands twice"),
-        (_no_shipment, "Processed means"),
-        (_compensated_but_charged, "Compensated means"),
-        (_wrong_amount, "charged less refunded"),
-        (_too_many_calls, "no step got more calls"),
-        (_left_in_error, "waits for a person"),
-        (_left_pending, "every task is settled"),
-    ],
+def _effect_for_nobody(standing: Standing) -> str:
+    standing.rows("mail", "effects").append(standing.effect("mail") | {"task_id": "nobody", "key": "nobody:confirm:0"})
+    return "nobody"
+
+
+TAMPERINGS: tuple[tuple[Callable[[Standing], str], str], ...] = (
+    (_second_charge, "no effect stands twice"),
+    (_no_shipment, "Processed means"),
+    (_compensated_but_reserved, "Compensated means"),
+    (_wrong_amount, "charged less refunded"),
+    (_order_that_costs_more, "charged less refunded"),
+    (_call_that_nobody_granted, "no step got more calls"),
+    (_left_in_error, "waits for a person"),
+    (_left_pending, "every task is settled"),
+    (_killed_with_nothing_in_hand, "the worker was killed"),
+    (_effect_for_nobody, "every other invariant"),
 )
-def test_demo_notices(tamper: Callable[[Any], None], rule: str) -> None:
-    end = End()
-    tamper(end)
-    assert any(rule in c.rule for c in end.judged().checks if not c.holds)
+"""What somebody does to it, which returns what must be named, and the rule that this breaks."""
+
+
+async def test_demo_fails_with_whatever_contradicts_it_and_names_the_task(
+    bench: Bench,
+    databases: Databases,
+    simulators: Simulators,
+    order: dict[str, Any],
+    task_id: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    declined = f"{task_id}-declined"
+    async with bench.worker():
+        await bench.submit(order, task_id)
+        await bench.submit({**order, "card_token": "tok_declined"}, declined)
+        assert await bench.settled(task_id, declined) is TaskState.PROCESSED
+
+    async def stands() -> Standing:
+        async with SimulatorControl(simulators.url) as control:
+            moment = await look(bench.reads, control, [task_id, declined])
+        records = await bench.stores.orders.load([task_id, declined])
+        return Standing(
+            task_id, declined, moment, {i: r.record for i, r in records.items()}, [Kill("worker-2", 7, [task_id])]
+        )
+
+    good = await (await stands()).judged(databases)
+    assert [c for c in good.checks if not c.holds] == []
+    assert conclude(good, 1, Format.TEXT) is Code.OK
+    missed = []
+    for tamper, rule in TAMPERINGS:
+        tampered = await stands()
+        named = tamper(tampered)
+        capsys.readouterr()
+        code = conclude(await tampered.judged(databases), 1, Format.TEXT)
+        told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("✗")]
+        if code is not Code.FAILED or not any(rule in line and named in line for line in told):
+            missed.append((tamper.__name__, code, told))
+    assert missed == []

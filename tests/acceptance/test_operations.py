@@ -17,10 +17,8 @@ from runtime.roles import Role, callback_addresses
 from store.database import Database
 from store.supervision import Supervision
 from supervisor.schedule import SCHEDULE_ID
-from tests.conftest import Bench, Databases, Simulators, eventually
+from tests.conftest import FULL, Bench, Databases, Simulators, eventually
 from tests.workers import WorkerProcess
-
-FULL = {"stock": 1, "payments": 1, "shipping": 1, "mail": 1}
 
 
 @pytest.mark.demand("B10", "G6")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from domain.states import StepState, TaskState
-from tests.conftest import Bench, Simulators
+from tests.conftest import FULL, Bench, Simulators
 
 
 @pytest.mark.demand("A1", "B4", "B6", "B8", "B11", "C1")
@@ -19,7 +19,7 @@ async def test_order_that_meets_no_fault_is_processed(
         assert await bench.settled(task_id) is TaskState.PROCESSED
     page = await bench.page(task_id)
     assert [s.state for s in page.steps] == [StepState.COMPLETED] * 4
-    assert simulators.live(task_id) == {"stock": 1, "payments": 1, "shipping": 1, "mail": 1}
+    assert simulators.live(task_id) == FULL
     assert [e.number for e in page.events] == list(range(1, len(page.events) + 1))
 
 

@@ -22,8 +22,6 @@ from store.intake import NewTask
 from tests.conftest import Bench, Databases, Simulators, eventually
 from tests.workers import WorkerProcess
 
-FULL = {"stock": 1, "payments": 1, "shipping": 1, "mail": 1}
-
 
 @contextmanager
 def store_away(server: EmbeddedPostgres, databases: Databases) -> Iterator[None]:

@@ -16,8 +16,8 @@ from runtime.embedded.postgres import EmbeddedPostgres
 from runtime.roles import Role
 from store.state_store import Hold
 from supervisor.schedule import SCHEDULE_ID
-from tests.conftest import Bench, Databases, Simulators, eventually
-from tests.failures.servers import FULL, kill, own_postgres
+from tests.conftest import FULL, Bench, Databases, Simulators, eventually
+from tests.failures.servers import kill, own_postgres
 from tests.integration.store_bench import begin
 from tests.workers import WorkerProcess
 

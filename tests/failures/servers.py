@@ -29,9 +29,6 @@ from runtime.embedded.temporal import EmbeddedTemporal
 from store.submission import Accepted
 from tests.conftest import Bench, make_templates
 
-FULL = {"stock": 1, "payments": 1, "shipping": 1, "mail": 1}
-"""Effects that stand once an order is done."""
-
 
 class Killable(Protocol):
     """An embedded server."""

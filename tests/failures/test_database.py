@@ -23,8 +23,8 @@ from runtime.embedded.postgres import EmbeddedPostgres
 from runtime.settings import Settings
 from store.database import Database
 from store.schema import check_schema
-from tests.conftest import Bench, Databases, Simulators, eventually
-from tests.failures.servers import FULL, ended, submitted
+from tests.conftest import FULL, Bench, Databases, Simulators, eventually
+from tests.failures.servers import ended, submitted
 from tests.faults.proxy import Proxy
 from tests.workers import ROOT, environment
 

@@ -25,8 +25,8 @@ from store.schema import check_schema
 from store.state_store import StateStore
 from store.supervision import Supervision
 from supervisor.activities import SupervisorActivities, sweep_once
-from tests.conftest import Bench, Databases, Simulators
-from tests.failures.servers import FULL, copied, ended, kill, own_postgres, submitted
+from tests.conftest import FULL, Bench, Databases, Simulators
+from tests.failures.servers import copied, ended, kill, own_postgres, submitted
 
 REPLICA = "read-only replica"
 WHERE = "SELECT inet_server_port() AS port"

@@ -24,8 +24,8 @@ from domain.states import StepState, TaskState
 from runtime.embedded.postgres import EmbeddedPostgres
 from store.state_store import Hold
 from supervisor.decide import decide
-from tests.conftest import Bench, Databases, Simulators, eventually
-from tests.failures.servers import FULL, ended, submitted
+from tests.conftest import FULL, Bench, Databases, Simulators, eventually
+from tests.failures.servers import ended, submitted
 from tests.integration.store_bench import StoreBench, begin, own_store_bench
 
 ROUNDS, EACH = 25, 8

@@ -14,9 +14,10 @@ import pytest
 from domain.messages import UndoRequest
 from domain.states import StepState, TaskState
 from runtime.embedded.postgres import EmbeddedPostgres
+from runtime.embedded.stack_environment import SERVICES
 from runtime.roles import Role
-from tests.conftest import ALL_SERVICES, Bench, Databases, Simulators
-from tests.failures.servers import FULL, copied, ended, kill, own_postgres, submitted
+from tests.conftest import FULL, Bench, Databases, Simulators
+from tests.failures.servers import copied, ended, kill, own_postgres, submitted
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,7 @@ async def test_store_that_is_restored_to_an_earlier_time_repeats_no_effect(
     for i in ids:
         await bench.submit(order, i)
     bench.postpone(unbegun)
-    async with bench.worker(Role.SCHEDULER, Role.AGENTS, services=ALL_SERVICES - {"shipping"}):
+    async with bench.worker(Role.SCHEDULER, Role.AGENTS, services=set(SERVICES) - {"shipping"}):
         for i in (finished, undone):
             await bench.step_reached(i, "ship", StepState.RUNNING)
         earlier = await asyncio.to_thread(copied, templates, tmp_path / "earlier")
@@ -74,7 +75,7 @@ async def test_store_that_is_restored_to_an_earlier_time_repeats_no_effect(
             due_now(databases, unbegun)
             assert await ended(bench, ids) == {TaskState.PROCESSED}
             await undo(bench, undone)
-    effects = [simulators.ledger(s, i)["effects"] for s in ALL_SERVICES for i in ids]
+    effects = [simulators.ledger(s, i)["effects"] for s in SERVICES for i in ids]
     kill(templates)
     await asyncio.to_thread(earlier.start)
     try:
@@ -89,7 +90,7 @@ async def test_store_that_is_restored_to_an_earlier_time_repeats_no_effect(
             assert await bench.settled_with_sweeps(undone) is TaskState.ERROR
             assert [a.kind for a in (await bench.page(undone)).alerts] == ["task_in_error"]
             await undo(bench, undone)
-        assert [simulators.ledger(s, i)["effects"] for s in ALL_SERVICES for i in ids] == effects
+        assert [simulators.ledger(s, i)["effects"] for s in SERVICES for i in ids] == effects
         assert [simulators.live(i) for i in ids] == [FULL, {"mail": 1}, FULL]
     finally:
         await asyncio.to_thread(earlier.delete_data)

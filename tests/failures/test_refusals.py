@@ -19,9 +19,10 @@ from temporalio.client import Client
 
 from domain.faults import Unreachable, UsageError
 from runtime import roles
+from runtime.embedded.stack_environment import SERVICES
 from runtime.roles import Role, running
 from runtime.settings import Settings
-from tests.conftest import ALL_SERVICES, Bench, Databases, eventually
+from tests.conftest import Bench, Databases, eventually
 from tests.workers import ROOT, WorkerProcess, environment
 
 NOTHING = SecretStr("")
@@ -50,9 +51,9 @@ def without(settings: Settings, service: str) -> dict[str, Any]:
 async def test_worker_without_what_its_role_needs_refuses_to_start_and_names_it(
     settings: Settings, client: Client, role: Role, missing: str, named: str
 ) -> None:
-    change = without(settings, missing) if missing in ALL_SERVICES else {missing: NOTHING}
+    change = without(settings, missing) if missing in SERVICES else {missing: NOTHING}
     with pytest.raises((UsageError, Unreachable), match=named):
-        async with running(settings.model_copy(update=change), client, {role}, ALL_SERVICES):
+        async with running(settings.model_copy(update=change), client, {role}, set(SERVICES)):
             pass
 
 
@@ -90,7 +91,7 @@ async def test_worker_refuses_a_schema_of_another_version(
     with psycopg.connect(databases.owner if database == "state" else databases.orders_owner) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
     with pytest.raises(Unreachable, match=f"{database} database has schema version 9999"):
-        async with running(settings, client, {role}, ALL_SERVICES):
+        async with running(settings, client, {role}, set(SERVICES)):
             pass
 
 

@@ -16,8 +16,7 @@ from pipelines.order import ORDER, Order
 from runtime.embedded.postgres import EmbeddedPostgres
 from store.submission import Accepted, Conflict, InvalidSubmission, Submission, SubmissionDesk
 from tests.acceptance.test_outages import store_away
-from tests.conftest import Bench, Databases, Simulators
-from tests.failures.test_temporal_ui import FULL
+from tests.conftest import FULL, Bench, Databases, Simulators
 
 
 @pytest.mark.demand("B8", "B9", "D6")

@@ -17,8 +17,8 @@ from domain.states import StepState, TaskState
 from runtime.roles import Role
 from store.state_store import Hold
 from supervisor.schedule import SCHEDULE_ID
-from tests.conftest import Bench, Simulators, eventually
-from tests.failures.servers import FULL, submitted
+from tests.conftest import FULL, Bench, Simulators, eventually
+from tests.failures.servers import submitted
 from tests.failures.strange_worker import StrangeWorker
 
 

@@ -12,8 +12,8 @@ from domain.messages import UndoRequest
 from domain.states import StepState, TaskState
 from runtime.embedded.temporal import EmbeddedTemporal
 from runtime.roles import Role
-from tests.conftest import Bench, Simulators, eventually
-from tests.failures.servers import FULL, ended, kill, own_temporal, submitted
+from tests.conftest import FULL, Bench, Simulators, eventually
+from tests.failures.servers import ended, kill, own_temporal, submitted
 
 pytestmark = pytest.mark.filterwarnings("ignore:Cannot find activity to cancel:UserWarning")
 """The SDK says so of a local activity that ended while its run was forgotten; here, a warning would end the worker."""

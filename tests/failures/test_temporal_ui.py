@@ -22,11 +22,12 @@ from cli.audit import read_runs
 from domain.messages import UndoRequest
 from domain.search_attributes import SEARCH_ATTRIBUTES
 from domain.states import StepState, TaskState
+from runtime.embedded.stack_environment import SERVICES
 from runtime.embedded.temporal import EmbeddedTemporal
 from runtime.roles import Role
 from supervisor.runs import end_runs
 from tests.acceptance.test_compensation import temporal
-from tests.conftest import ALL_SERVICES, Bench, Databases, Simulators, eventually
+from tests.conftest import FULL, Bench, Databases, Simulators, eventually
 
 POINTS = {
     "stock": ("stock", False, 4),
@@ -37,7 +38,6 @@ POINTS = {
 }
 """Where it happens: the service has done it and answered with an error, and the Agent waits so many seconds."""
 
-FULL = {"stock": 1, "payments": 1, "shipping": 1, "mail": 1}
 PROCESSED, COMPENSATED = (TaskState.PROCESSED, FULL), (TaskState.COMPENSATED, {})
 UNDONE = (TaskState.COMPENSATED, {"mail": 1})
 
@@ -231,7 +231,7 @@ async def test_task_whose_activity_is_paused_ends_by_another_attempt(
 
         await eventually(scheduled)
         await temporal(bench, "activity", "pause", "--activity-id", step, "--workflow-id", run)
-        async with bench.worker(Role.AGENTS, services=ALL_SERVICES - others):
+        async with bench.worker(Role.AGENTS, services=set(SERVICES) - others):
             await bench.expire(task_id)
             assert await ends(bench, simulators, task_id) == PROCESSED
     service = {"charge": "payments", "ship": "shipping"}[step]

@@ -28,8 +28,7 @@ from store.submission import Accepted, Refused, SubmissionDesk
 from store.supervision import Supervision
 from supervisor.decide import decide
 from tests.clocks import clock_off_by
-from tests.conftest import ORDER, Bench, Databases, Simulators
-from tests.failures.servers import FULL
+from tests.conftest import FULL, ORDER, Bench, Databases, Simulators
 from tests.integration.store_bench import LOADED, StoreBench, begin, own_store_bench
 from tests.workers import WorkerProcess
 

@@ -15,8 +15,8 @@ from domain.messages import UndoRequest
 from domain.states import TaskState
 from pipelines import registry
 from runtime.roles import Role
-from tests.conftest import Bench, Simulators, eventually
-from tests.failures.servers import FULL, ended, submitted
+from tests.conftest import FULL, Bench, Simulators, eventually
+from tests.failures.servers import ended, submitted
 from tests.failures.strange_worker import StrangeWorker
 from tests.workers import WorkerProcess
 

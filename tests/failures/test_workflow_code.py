@@ -13,9 +13,8 @@ from temporalio.workflow import NondeterminismError
 
 from domain.states import StepState, TaskState
 from runtime.roles import Role
-from tests.conftest import Bench, Simulators, eventually
+from tests.conftest import FULL, Bench, Simulators, eventually
 from tests.failures.sources import imported, sources, used
-from tests.failures.test_temporal_ui import FULL
 from tests.replay.test_replay import RECORDED, history_of, replayer
 from workflows.scheduler import _Attempt
 

@@ -1,4 +1,4 @@
-"""What a world stands on: its databases, its simulators, and settings that are quick where production is patient."""
+"""What tests stand on: databases, the process of the simulators, and, for a world, settings that are quick."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pydantic import SecretStr
 
 from runtime.embedded.ports import LOOPBACK
 from runtime.embedded.processes import ManagedProcess
+from runtime.embedded.stack_environment import SERVICES
 from runtime.settings import Settings
 from store.migrate import migrate
-from tests.conftest import ROOT
 
-SERVICES = ("stock", "payments", "shipping", "mail", "cloud")
+ROOT = Path(__file__).parents[2]
 MOST_SIGNALS = 100
 LOWERED_LIMITS = {
     "limit.historyCount.error": "1000",  # of 51,200
@@ -29,20 +29,20 @@ LOWERED_LIMITS = {
 """Of Temporal: runs with faults live with far less than there is."""
 
 
-def make_databases(dsn: Callable[[str], str]) -> str:
+def make_databases(dsn: Callable[[str], str], *, state: str = "state", orders: str = "orders") -> str:
     """Both databases and their login roles, on a new server. `dsn`: its owner's address of a database.
 
     Returns:
         The owner's address of the state store.
     """
     with psycopg.connect(dsn("postgres"), autocommit=True) as connection:
-        connection.execute("CREATE DATABASE state")
-        connection.execute("CREATE DATABASE orders")
-        migrate(dsn("state"), "state")
-        migrate(dsn("orders"), "orders")
+        connection.execute(f"CREATE DATABASE {state}")
+        connection.execute(f"CREATE DATABASE {orders}")
+        migrate(dsn(state), "state")
+        migrate(dsn(orders), "orders")
         connection.execute("CREATE ROLE app LOGIN PASSWORD 'app' IN ROLE scheduler_app")
         connection.execute("CREATE ROLE sup LOGIN PASSWORD 'sup' IN ROLE scheduler_supervisor")
-    return dsn("state")
+    return dsn(state)
 
 
 def settings_at(ports: Mapping[str, int], given: Mapping[str, Any]) -> Settings:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -52,17 +51,6 @@ class Server:
             await asyncio.to_thread(psutil.wait_procs, found, 10)
             self.part.is_alive()  # reaps it
 
-    def pause(self) -> None:
-        """SIGSTOP: it keeps its connections, and answers nothing."""
-        for process in self._processes():
-            process.suspend()
-
-    def resume(self) -> None:
-        """SIGCONT."""
-        for process in self._processes():
-            with suppress(psutil.NoSuchProcess):
-                process.resume()
-
     async def restart(self) -> None:
         """Kill it and start it."""
         await self.kill()
@@ -70,7 +58,6 @@ class Server:
 
     async def stop(self) -> None:
         """Stop it in order, and delete what it kept."""
-        self.resume()
         await asyncio.to_thread(self.part.stop if isinstance(self.part, ManagedProcess) else self.part.delete_data)
 
     def _processes(self) -> list[psutil.Process]:

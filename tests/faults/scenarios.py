@@ -10,11 +10,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from domain.states import TaskState
+from tests.conftest import FULL
 from tests.faults import plays
 from tests.faults.lane import Run
 
 Stage = tuple[str, ...]
-ORDERED = {"stock": 1, "payments": 1, "shipping": 1, "mail": 1}
+ORDERED = FULL
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from domain.definition import Definition, Step
 from domain.ids import idempotency_keys
 from domain.messages import AgentRequest, Completed, Json, Outcome, Refused, TimedOut
 from pipelines import registry
-from tests.conftest import ALL_SERVICES, MACHINE, ORDER, Simulators
+from tests.conftest import MACHINE, ORDER, Simulators
 
 RECORDS = {"order": ORDER, "provisioning": MACHINE}
 STEPS = [(d, s) for d in registry() for s in d.steps if d.name in RECORDS]
@@ -28,7 +28,7 @@ class _Caller:
     """Asks Agents as an attempt does, step by step, for one task."""
 
     def __init__(self, simulators: Simulators, definition: Definition, task_id: str) -> None:
-        self._services = {s: f"{simulators.url}/{s}" for s in ALL_SERVICES}
+        self._services = simulators.services
         self._definition, self._task_id = definition, task_id
         self._record: Any = definition.record.model_validate(RECORDS[definition.name])
         self.results: dict[str, Json] = {}

@@ -14,7 +14,7 @@ from activities.agents.payments import Charge, Charged
 from activities.http import new_client
 from domain.ids import idempotency_keys
 from domain.messages import AgentRequest, Completed, GaveUp, Outcome, Refused
-from tests.conftest import ALL_SERVICES, Simulators
+from tests.conftest import Simulators
 
 CHARGE = {"amount_minor": 2500, "currency": "EUR", "card_token": "tok_visa"}
 
@@ -36,7 +36,7 @@ class Payments:
 
     def __init__(self, simulators: Simulators, task_id: str, http: Any) -> None:
         self._simulators, self._task_id, self._http = simulators, task_id, http
-        self._services = {s: f"{simulators.url}/{s}" for s in ALL_SERVICES}
+        self._services = simulators.services
 
     async def charge(self, *, agents: list[type[Agent]] | None = None, **more: Any) -> Outcome:
         """What came of it."""

@@ -14,8 +14,9 @@ import pytest
 from psycopg import Connection
 from psycopg.types.json import Jsonb
 
-from domain.states import STEP_TRANSITIONS, TASK_TRANSITIONS, StepState, TaskState, may_move, may_step
+from domain.states import STEP_TRANSITIONS, TASK_TRANSITIONS, StepState, TaskState
 from runtime.embedded.postgres import EmbeddedPostgres
+from tests.moves import may_move, may_step
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "state-machine.md"
 HELD = {TaskState.PROCESSING}

@@ -26,12 +26,13 @@ from hypothesis.stateful import (
 )
 
 from domain.definition import Definition
-from domain.states import TaskState, may_step
+from domain.states import TaskState
 from runtime.embedded.postgres import EmbeddedPostgres
 from store.database import Database
 from store.state_store import Hold
 from tests.conftest import Databases
 from tests.integration.store_bench import StoreBench, open_store_bench
+from tests.moves import may_step
 from tests.property.draws import any_of_run, next_of_run, of_dispatcher, of_others, of_person, of_time
 from tests.property.model import Write
 from tests.property.model.rows import Answer

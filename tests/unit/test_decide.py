@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from domain.states import StepState, TaskState, may_move
+from domain.states import StepState, TaskState
 from store.supervision import ExpiredStep, ExpiredTask
 from supervisor.decide import UNDO_THRESHOLD, decide
+from tests.moves import may_move
 
 POLICIES: dict[str, Any] = {
     "threshold": 3,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from cli.demo_services import Ledgers, Services
+from cli.demo_services import SimulatorControl, Tally
 from domain.states import EventKind, StepState, TaskState
 from store.reads import Reads
 from store.tables import Event, Step, Task
@@ -16,13 +16,13 @@ _AT_WORK = {StepState.RUNNING, StepState.UNDOING}
 
 
 @dataclass(frozen=True)
-class Picture:
-    """Tasks by id, each with its steps in order; events by task and number; the services' ledgers."""
+class Moment:
+    """Tasks by id, each with its steps in order; events by task and number; what is in the services' ledgers."""
 
     tasks: Sequence[Task]
     steps: Sequence[Step]
     events: Sequence[Event]
-    ledgers: Ledgers
+    tally: Tally
 
     @cached_property
     def _steps(self) -> dict[str, list[Step]]:
@@ -34,7 +34,7 @@ class Picture:
     @cached_property
     def calls(self) -> Counter[tuple[str, str, bool]]:
         """Calls that the services received, by task, step and whether it was for the undo."""
-        return self.ledgers.calls()
+        return self.tally.calls()
 
     def steps_of(self, task: Task) -> list[Step]:
         """Steps of a task, in order."""
@@ -68,14 +68,14 @@ class Picture:
         return [t for t in self.tasks if t.state in states]
 
 
-async def look(reads: Reads, services: Services, task_ids: Sequence[str]) -> Picture:
-    """Take a picture of these tasks. The ledgers are read last, so they are never behind the store."""
+async def look(reads: Reads, control: SimulatorControl, task_ids: Sequence[str]) -> Moment:
+    """How these tasks stand now. The ledgers are read last, so they are never behind the store."""
     tasks = await reads.tasks(ids=task_ids, limit=len(task_ids))
-    return Picture(
+    return Moment(
         tasks=sorted(tasks, key=lambda t: t.task_id),
         steps=await reads.steps(task_ids),
         events=await reads.events(task_ids),
-        ledgers=await services.ledgers(),
+        tally=await control.tally(),
     )
 
 
