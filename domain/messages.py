@@ -33,7 +33,7 @@ class AgentRequest(Message):
         calls: Calls reserved; no more are sent.
         run_id: Temporal run that made the reservation; a queued Agent refuses to act for another run.
         unknown: An earlier call with this key may have had its effect: ask by key before sending again (C15).
-        key_age_s: Seconds since a call with this key may first have been sent; a service remembers it for so long only.
+        key_age_s: Seconds since a call may first have been sent whose effect may stand; of an undo: of its original.
     """
 
     task_id: str

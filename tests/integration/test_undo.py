@@ -98,6 +98,24 @@ async def test_failed_undo_says_what_is_undone_what_failed_and_what_was_not_trie
     assert alert == {"kind": "compensation_failed", "message": "undo of charge: never"}
 
 
+@pytest.mark.demand("F5", "C15")
+@pytest.mark.parametrize("unknown", [True, False])
+async def test_age_of_a_step_is_that_of_its_first_call_that_may_have_had_an_effect(
+    store: StoreBench, task_id: str, unknown: bool
+) -> None:
+    """Whoever calls again, and whenever; a call that was refused for certain has left nothing that could be undone."""
+    await store.begun(task_id)
+    store.owner("UPDATE step SET key_since = key_since - interval '40 days' WHERE name = 'stock'")
+    await recovered(store, task_id)
+    hold = await store.claim(task_id)
+    assert (await store.store.advance(hold, begin=begin("stock"))).grant is not None
+    await store.store.fail(hold, "stock", REFUSED, unknown=unknown, then="undo")
+    hold = await store.claim(task_id)
+    grant = (await store.store.undo_advance(hold, begin=undo("stock"))).grant
+    assert grant is not None
+    assert grant.key_age_s == pytest.approx(40 * 24 * 3600 if unknown else 0, abs=60)
+
+
 # --- undo on request ------------------------------------------------------------------------------------------
 
 
