@@ -346,7 +346,7 @@ class Agents:
         return sorted(setting_of(s) for s in services if s not in self._services)
 
     def _call(self, url: str, request: AgentRequest, deadline: float) -> Call:
-        key = undo_key(request.task_id, request.step) if request.undo else request.keys[-1]
+        key = undo_key(request.task_id, request.step, request.generation) if request.undo else request.keys[-1]
         return Call(
             base_url=url.rstrip("/"),
             client=self._client,

@@ -85,7 +85,7 @@ class End:
         key, ledger = f"o-1:{step}:{generation}", self.ledgers[STEPS[step]]
         body = {"amount_minor": 2500, "currency": "EUR"}
         ledger["effects"].append({"task_id": "o-1", "step": step, "key": key, "undone_at": None, "body": body})
-        ledger["calls"].append({"key": key, "outcome": "executed"})
+        ledger["calls"].append({"key": key, "undo": False, "outcome": "executed"})
 
     def judged(self) -> Verdict:
         """What the demo says of it."""
