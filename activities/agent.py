@@ -11,7 +11,7 @@ import asyncio
 import inspect
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
 from typing import Any, ClassVar, Literal, TypeVar, get_type_hints
@@ -46,7 +46,7 @@ MARGIN_S = 0.05
 """Kept back from the time left, for the answer to be recorded (C4)."""
 
 KEY_FORGOTTEN = "key_forgotten"
-"""The service may have done it, and no longer knows the key: neither sending nor undoing is safe; a person looks."""
+"""It may be done, and the service may know its key no more: sent now, a call could do it twice, or undo nothing."""
 
 _LEAST_S = 0.05
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
@@ -90,7 +90,7 @@ class Action:
 class Call:
     """The right to send requests for one step: its key, its token, its allowance, its deadline.
 
-    `deadline` is on this process's monotonic clock; `left` counts the reservation down.
+    `deadline` and `since` are on this process's monotonic clock; `left` counts the reservation down.
     """
 
     base_url: str
@@ -100,10 +100,15 @@ class Call:
     epoch: int
     deadline: float
     left: int
+    since: float
     callback_url: str | None = None
     sent: int = 0
     unknown: bool = False
-    since: float = field(default_factory=monotonic)
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since a call may first have been sent whose effect may stand."""
+        return monotonic() - self.since
 
     @property
     def time_left(self) -> float:
@@ -173,11 +178,14 @@ class Agent:
     Attributes:
         service: Name of the service: selects its URL in the settings, and its task queue where it has one.
         remembers: How long the service remembers a key. After that nothing is sent again that may have been done.
+        undoes_within: How long after the first call of a step the service still undoes it by its keys. After that no
+            undo is sent: the service might have forgotten what there is to undo, and call that a success.
         keeps_tombstones: Whether an undo keeps a late original out. If not, steps must declare a quarantine (F6).
     """
 
     service: ClassVar[str]
     remembers: ClassVar[timedelta] = timedelta(hours=24)
+    undoes_within: ClassVar[timedelta] = timedelta(days=30)
     keeps_tombstones: ClassVar[bool] = True
 
     async def find(self, call: Call) -> Found | None:
@@ -300,13 +308,18 @@ class Agents:
             await self._wait(wait)
 
     async def _once(self, agent: Agent, spec: Action, call: Call, request: AgentRequest) -> Json:
-        """One round: where an earlier call may have had its effect, ask first; then send, if there is need to."""
+        """One round: where an earlier call may have had its effect, ask first; then send, if there is need to.
+
+        Nothing is sent that is too old for the service to know it by its key.
+        """
+        if request.undo and call.age_s > agent.undoes_within.total_seconds():
+            raise PermanentFault(KEY_FORGOTTEN, _too_old(agent, request))
         if call.unknown and not request.undo:
             found = await agent.find(call) if agent.can_ask() else None
             if found is not None:
                 call.unknown = False
                 return _answer_of(found, spec)
-            if monotonic() - call.since + request.key_age_s > agent.remembers.total_seconds():
+            if call.age_s > agent.remembers.total_seconds():
                 message = f"an earlier call may have been done, and {spec.service} remembers keys for {agent.remembers}"
                 raise PermanentFault(KEY_FORGOTTEN, message)
             call.unknown = not agent.can_ask()  # never seen: whatever it answers to this key now is its first word
@@ -333,7 +346,7 @@ class Agents:
         return sorted(setting_of(s) for s in services if s not in self._services)
 
     def _call(self, url: str, request: AgentRequest, deadline: float) -> Call:
-        key = undo_key(request.task_id, request.step) if request.undo else request.keys[-1]
+        key = undo_key(request.task_id, request.step, request.generation) if request.undo else request.keys[-1]
         return Call(
             base_url=url.rstrip("/"),
             client=self._client,
@@ -342,6 +355,7 @@ class Agents:
             epoch=request.epoch,
             deadline=deadline,
             left=request.calls,
+            since=monotonic() - request.key_age_s,
             unknown=request.unknown,
             callback_url=self._callback_url(key) if self._callback_url else None,
         )
@@ -362,6 +376,12 @@ def _answer_of(found: Found, spec: Action) -> Json:
         if found.status == httpx.codes.ACCEPTED:
             raise AnswersLater from error
         raise UnknownOutcome(f"done, with an unexpected body: {_first_problem(error)}") from error
+
+
+def _too_old(agent: Agent, request: AgentRequest) -> str:
+    by_hand = f"`starter.py repair {request.task_id} {request.step} --done-by-hand`"
+    within = f"{agent.service} undoes by key for {agent.undoes_within}"
+    return f"{within}, and the first call is older: undo it there, then {by_hand}"
 
 
 def _first_problem(error: ValidationError) -> str:

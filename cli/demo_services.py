@@ -30,8 +30,9 @@ class Tally:
 
     def calls(self) -> Counter[tuple[str, str, bool]]:
         """How many calls were received, by task, step and whether it was for the undo."""
-        keys = [(c["key"] or "::").split(":") for ledger in self.by_service.values() for c in ledger["calls"]]
-        return Counter((task, step, last == "undo") for task, step, last in keys)
+        calls = [c for ledger in self.by_service.values() for c in ledger["calls"]]
+        keys = [((c["key"] or "::").split(":"), c["undo"]) for c in calls]
+        return Counter((task, step, undo) for (task, step, _), undo in keys)
 
     def refusals(self) -> Counter[tuple[str, str]]:
         """How many calls were refused, by service and reason."""

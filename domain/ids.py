@@ -54,6 +54,6 @@ def idempotency_keys(task_id: str, step: str, generation: int) -> list[str]:
     return [idempotency_key(task_id, step, g) for g in range(generation + 1)]
 
 
-def undo_key(task_id: str, step: str) -> str:
-    """Idempotency key of the undo of a step."""
-    return f"{task_id}:{step}:undo"
+def undo_key(task_id: str, step: str, generation: int) -> str:
+    """Key that every retry of every attempt of an undo sends; where it is to be done anew, of the next generation."""
+    return f"{task_id}:{step}:undo-{generation}"

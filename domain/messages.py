@@ -29,11 +29,12 @@ class AgentRequest(Message):
 
     Attributes:
         keys: The idempotency key; for an undo the keys of all generations of the original, oldest first.
+        generation: Of an undo: the generation of its own key.
         epoch: Fencing token; a service refuses a lower one than it has seen for the task.
         calls: Calls reserved; no more are sent.
         run_id: Temporal run that made the reservation; a queued Agent refuses to act for another run.
         unknown: An earlier call with this key may have had its effect: ask by key before sending again (C15).
-        key_age_s: Seconds since a call with this key may first have been sent; a service remembers it for so long only.
+        key_age_s: Seconds since a call may first have been sent whose effect may stand; of an undo: of its original.
     """
 
     task_id: str
@@ -45,6 +46,7 @@ class AgentRequest(Message):
     calls: int
     run_id: str
     undo: bool = False
+    generation: int = 0
     unknown: bool = False
     key_age_s: float = 0.0
 
@@ -143,12 +145,16 @@ class StepView(Message):
 
 
 class UndoView(Message):
-    """An entry of the compensation log that is still to be undone, as the claim found it."""
+    """An entry of the compensation log that is still to be undone, as the claim found it.
+
+    `keys`: of the original; `generation`: of the undo's own key.
+    """
 
     step: str
     action: str
     body: Json
     keys: list[str]
+    generation: int = 0
 
 
 class RunInput(Message):

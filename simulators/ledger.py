@@ -101,23 +101,23 @@ class Ledger:
         keys: Sequence[str],
         create_path: str,
         *,
+        refused: Answer | None = None,
         fenced: bool = True,
         tombstones: bool = True,
     ) -> Answer:
         """Takes back the effects of the keys; those that have none are barred from ever having one, by `tombstones`.
 
-        Repeating it is safe and gives the same answer: `undone` counts effects that stand reversed,
-        whichever call reversed them.
+        The answer, or the refusal that is given in its place, is saved under the undo's own key; a repetition gets it.
+        Under another key all is done anew, which is safe: `undone` counts effects that stand reversed, whichever call
+        reversed them.
         """
         with self.transaction() as connection:
-            answer = _fence(connection, call) if fenced else None
+            answer = (_fence(connection, call) if fenced else None) or _undo_repeated(connection, call)
             if answer is None:
                 if not tombstones:
                     keys = [k for k in keys if _find(connection, k) is not None]
-                states = [_undo_one(connection, call, key, create_path) for key in dict.fromkeys(keys)]
-                undone = states.count("undone")
-                body = {"undone": undone, "nothing_to_undo": len(states) - undone}
-                answer = Answer(200, body, "executed")
+                answer = refused or _undo_all(connection, call, keys, create_path)
+                _save_undo(connection, call, answer)
             _settle(connection, call_id, answer.outcome, answer.status)
         return answer
 
@@ -128,7 +128,7 @@ class Ledger:
     def clear(self) -> None:
         """Forgets everything."""
         with self.transaction() as connection:
-            for table in ("operation", "fence", "call", "probe", "callback"):
+            for table in ("operation", "fence", "call", "probe", "undo_answer", "callback"):
                 connection.execute(f"DELETE FROM {table}")  # noqa: S608 - fixed names
 
 
@@ -159,6 +159,16 @@ def _repeated(connection: sqlite3.Connection, call: Call, request: Json) -> Answ
         return refusal(410, "undone", f"key {call.key} was undone at {row['undone_at']}")
     if row["fingerprint"] != fingerprint(request):
         return refusal(422, "idempotency_key_reused", f"key {call.key} came with another body before")
+    return _replayed(row)
+
+
+def _undo_repeated(connection: sqlite3.Connection, call: Call) -> Answer | None:
+    """Returns the answer to the key of an undo that was seen before, None for a new one."""
+    row = connection.execute("SELECT * FROM undo_answer WHERE key = ?", (call.key,)).fetchone()
+    return None if row is None else _replayed(row)
+
+
+def _replayed(row: sqlite3.Row) -> Answer:
     return Answer(row["status"], json.loads(row["answer"]), "replayed", {"Idempotent-Replayed": "true"})
 
 
@@ -170,6 +180,17 @@ def _save(connection: sqlite3.Connection, call: Call, request: Json, answer: Ans
         (call.key, call.task_id, _step(call.key), call.path, state, call.token, fingerprint(request),
          canonical(request), answer.status, canonical(answer.body), now()),
     )  # fmt: skip
+
+
+def _save_undo(connection: sqlite3.Connection, call: Call, answer: Answer) -> None:
+    row = (call.key, answer.status, canonical(answer.body))
+    connection.execute("INSERT INTO undo_answer (key, status, answer) VALUES (?, ?, ?)", row)
+
+
+def _undo_all(connection: sqlite3.Connection, call: Call, keys: Sequence[str], create_path: str) -> Answer:
+    states = [_undo_one(connection, call, key, create_path) for key in dict.fromkeys(keys)]
+    undone = states.count("undone")
+    return Answer(200, {"undone": undone, "nothing_to_undo": len(states) - undone}, "executed")
 
 
 def _undo_one(connection: sqlite3.Connection, call: Call, key: str, create_path: str) -> str:

@@ -176,19 +176,16 @@ class FrontDesk:
     def _undo(
         self, operation: Undo, call_id: int, call: Call, body: bytes, refused: FaultRule | None, plan: Plan
     ) -> Answer:
-        """Undoes. A refusal is not saved: the key of an undo never changes, and it may be asked again."""
         keys = UndoRequest.model_validate_json(body).keys
         strangers = [k for k in keys if not _KEY.fullmatch(k) or k.partition(":")[0] != call.task_id]
         if strangers:
             answer = refusal(400, "invalid_request", f"not keys of task {call.task_id}: {strangers}")
-        elif refused is not None:
-            answer = _refused(refused)
-        else:
-            return self._ledger.undo(
-                call_id, call, keys, operation.creates, fenced=plan.fenced, tombstones=plan.tombstones
-            )
-        self._ledger.settle(call_id, answer.outcome, answer.status)
-        return answer
+            self._ledger.settle(call_id, answer.outcome, answer.status)
+            return answer
+        refusing = _refused(refused) if refused is not None else None
+        return self._ledger.undo(
+            call_id, call, keys, operation.creates, refused=refusing, fenced=plan.fenced, tombstones=plan.tombstones
+        )
 
 
 def _call_of(request: Request, path: str, key: str, *, undo: bool) -> Call:

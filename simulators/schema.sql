@@ -48,6 +48,12 @@ CREATE TABLE IF NOT EXISTS probe (      -- every question what became of a key
 ) STRICT;
 CREATE INDEX IF NOT EXISTS probe_by_task ON probe (task_id);
 
+CREATE TABLE IF NOT EXISTS undo_answer ( -- what each undo was answered, by its own key
+    key          TEXT PRIMARY KEY,
+    status       INTEGER NOT NULL,
+    answer       TEXT NOT NULL
+) STRICT;
+
 CREATE TABLE IF NOT EXISTS callback (   -- machines that are finished, and whether their owner has been told
     key          TEXT PRIMARY KEY,
     url          TEXT NOT NULL,

@@ -37,7 +37,10 @@ class StepRow(BaseModel):
 
 
 class UndoRow(BaseModel):
-    """An entry of the compensation log that is open. `quarantined`: to be undone once more, but not yet."""
+    """An entry of the compensation log that is open. `quarantined`: to be undone once more, but not yet.
+
+    `generation`: of the undo's own key.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -45,6 +48,7 @@ class UndoRow(BaseModel):
     step: str
     action: str
     body: Json
+    generation: int
     state: UndoState
     blocked: bool
     quarantined: bool
@@ -112,6 +116,7 @@ class Snapshot(BaseModel):
                     action=e.action,
                     body=e.body,
                     keys=idempotency_keys(self.task_id, e.step, generation[e.step]),
+                    generation=e.generation,
                 )
                 for e in self.undo_log
             ]

@@ -192,7 +192,10 @@ class Step(StateTable, table=True):
 
 
 class Compensation(StateTable, table=True):
-    """The compensation log: one entry a step with an undo, written before the step's first call (F2)."""
+    """The compensation log: one entry a step with an undo, written before the step's first call (F2).
+
+    `generation` of the undo's own key: a service repeats its answer to a key, so what is to be done anew has another.
+    """
 
     __tablename__ = "compensation"
     __table_args__ = (
@@ -205,6 +208,7 @@ class Compensation(StateTable, table=True):
     step: str = Field(sa_column=_text())
     action: str = Field(sa_column=_text())
     request: dict[str, Any] = Field(sa_column=_json(nullable=False))
+    generation: int = Field(default=0, sa_column=_int(0))
     state: UndoState = Field(sa_column=_enum(UndoState, default=UndoState.LOGGED))
     attempts: int = Field(default=0, sa_column=_int(0))
     error: dict[str, Any] | None = Field(default=None, sa_column=_json())

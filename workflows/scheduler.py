@@ -249,8 +249,12 @@ class _Attempt:
             undo=True,
             begin=begin,
             then=self._undo_begin(after) if after else None,
-            request=self._request(entry.step, entry.action, entry.body, entry.keys, undo=True) if entry else None,
+            request=self._undo_request(entry) if entry else None,
         )
+
+    def _undo_request(self, entry: UndoView) -> AgentRequest:
+        request = self._request(entry.step, entry.action, entry.body, entry.keys)
+        return request.model_copy(update={"undo": True, "generation": entry.generation})
 
     def _undo_begin(self, entry: UndoView) -> Begin:
         step = self._definition.step(entry.step)
@@ -259,7 +263,7 @@ class _Attempt:
 
     # --- both -------------------------------------------------------------------------------------------------
 
-    def _request(self, step: str, action: str, body: Json, keys: list[str], *, undo: bool = False) -> AgentRequest:
+    def _request(self, step: str, action: str, body: Json, keys: list[str]) -> AgentRequest:
         return AgentRequest(
             task_id=self._run.task_id,
             step=step,
@@ -269,7 +273,6 @@ class _Attempt:
             epoch=self._run.epoch,
             calls=0,
             run_id=workflow.info().run_id,
-            undo=undo,
         )
 
     async def _carry_out(self, step: Step, work: Work) -> Report:

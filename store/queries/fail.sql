@@ -1,5 +1,6 @@
 -- A permanent fault of a step, recorded at once by the holder: the task goes to Error with an alert, or, where the
--- policy says undo and no pivot has begun, to Compensating, held by nobody (C5, D7, F1).
+-- policy says undo and no pivot has begun, to Compensating, held by nobody (C5, D7, F1). Where no call may have had an
+-- effect there is none whose age matters.
 WITH held AS MATERIALIZED (
     SELECT task_id, state, epoch, last_event
     FROM task
@@ -10,6 +11,7 @@ WITH held AS MATERIALIZED (
 failed AS (
     UPDATE step AS s SET
         state = 'Failed', error = %(error)s::jsonb, outcome_unknown = %(unknown)s,
+        key_since = CASE WHEN %(unknown)s THEN s.key_since END,
         failure_count = s.failure_count + 1, reserved = 0, reservation = NULL
     FROM held
     WHERE s.task_id = held.task_id AND s.name = %(step)s AND s.state = 'Running' AND s.epoch = held.epoch

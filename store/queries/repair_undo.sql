@@ -1,6 +1,7 @@
 -- A person repairs one entry of the compensation log of a task that nobody holds: skips it with a reason, or closes it as
 -- undone by hand, with evidence (F10); not while the step's own call may be on its way, which nobody can have seen (F7).
--- The task is Compensating again, so that the rest is undone; no quarantine of the rest is cut short.
+-- The task is Compensating again, so that the rest is undone; no quarantine of the rest is cut short. If its undo had
+-- failed, the rest gets new keys, as a service may repeat its refusal of the old ones.
 WITH movable AS MATERIALIZED (
     SELECT t.task_id, t.state, t.epoch, c.seq, c.step
     FROM task AS t
@@ -25,6 +26,13 @@ entry AS (
         ))
     FROM movable AS m
     WHERE c.task_id = m.task_id AND c.seq = m.seq
+),
+rest AS (
+    UPDATE compensation AS c SET generation = c.generation + 1
+    FROM movable AS m
+    WHERE
+        c.task_id = m.task_id AND c.seq <> m.seq AND m.state = 'CompensationFailed'
+        AND c.state IN ('Logged', 'Undoing', 'Failed')
 ),
 step_closed AS (
     UPDATE step AS s SET

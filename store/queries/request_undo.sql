@@ -1,6 +1,7 @@
 -- Asks for the undo of a task, whoever holds it: Compensating, held by nobody, requester and reason in the event.
 -- Refused past the pivot; nothing changes if it is being undone already. From CompensationFailed the undo budget is
--- granted anew, entries that were skipped are open again, and no quarantine is cut short. With `holder`, only if that attempt still holds the task (F1).
+-- granted anew, entries that were skipped are open again, each that is left gets a new key, as a service may repeat its
+-- refusal of the old one, and no quarantine is cut short. With `holder`, only if that attempt still holds the task (F1).
 WITH movable AS MATERIALIZED (
     SELECT t.task_id, t.state, t.epoch, t.last_event, t.definition, t.version
     FROM task AS t
@@ -20,9 +21,10 @@ granted AS (
     WHERE s.task_id = m.task_id AND m.state = 'CompensationFailed' AND s.state <> 'Undone'
 ),
 reopened AS (
-    UPDATE compensation AS c SET state = 'Logged', note = NULL
+    UPDATE compensation AS c SET
+        state = CASE c.state WHEN 'Skipped' THEN 'Logged' ELSE c.state END, note = NULL, generation = c.generation + 1
     FROM movable AS m
-    WHERE c.task_id = m.task_id AND c.state = 'Skipped'
+    WHERE c.task_id = m.task_id AND m.state = 'CompensationFailed' AND c.state NOT IN ('Undone', 'ClosedByHand')
 ),
 moved AS (
     UPDATE task AS t SET

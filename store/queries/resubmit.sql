@@ -9,8 +9,7 @@ granted AS (
         failure_count = 0, gave_up = false,
         budget = s.budget - s.budget_left + (d.policies #>> ARRAY['steps', s.name, 'budget'])::int,
         budget_left = (d.policies #>> ARRAY['steps', s.name, 'budget'])::int,
-        key_generation = s.key_generation + CASE WHEN s.state = 'Failed' AND NOT s.outcome_unknown THEN 1 ELSE 0 END,
-        key_since = CASE WHEN s.state = 'Failed' AND NOT s.outcome_unknown THEN NULL ELSE s.key_since END
+        key_generation = s.key_generation + CASE WHEN s.state = 'Failed' AND NOT s.outcome_unknown THEN 1 ELSE 0 END
     FROM movable AS m INNER JOIN definition AS d ON d.name = m.definition AND d.version = m.version
     WHERE s.task_id = m.task_id AND s.state <> 'Completed'
 ),

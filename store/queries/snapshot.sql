@@ -17,6 +17,7 @@ SELECT
     (
         SELECT coalesce(jsonb_agg(jsonb_build_object(
             'seq', c.seq, 'step', c.step, 'action', c.action, 'body', c.request, 'state', c.state,
+            'generation', c.generation,
             'quarantined', coalesce(c.quarantined_until > (SELECT clock_timestamp()), false),
             'blocked', is_blocked(split_part(c.action, '.', 1), c.task_id)
         ) ORDER BY c.seq DESC), '[]')

@@ -1,7 +1,8 @@
 -- One boundary of an undo run: the undo of step `done` is finished, that of step `begin` in progress with its calls
 -- reserved, unless the breaker of its service is open. At a service without tombstones the first undo of a step only
--- begins a quarantine, after which it is undone once more (F6): the row is given back until then. Once nothing is left
--- the task is Compensated; or CompensationFailed if a person skipped an entry. Only for the holder, in time (F2, F3).
+-- begins a quarantine, after which it is undone once more (F6), under a new key, as the service may repeat its answer to
+-- the old one: the row is given back until then. Once nothing is left the task is Compensated; or CompensationFailed if
+-- a person skipped an entry. Only for the holder, in time (F2, F3).
 WITH held AS MATERIALIZED (
     SELECT task_id, state, epoch, last_event
     FROM task
@@ -16,7 +17,8 @@ answered AS MATERIALIZED (
     INNER JOIN step AS s ON s.task_id = c.task_id AND s.name = c.step
 ),
 quarantined AS (
-    UPDATE compensation AS c SET quarantined_until = clock_timestamp() + make_interval(secs => a.quarantine_s)
+    UPDATE compensation AS c SET
+        quarantined_until = clock_timestamp() + make_interval(secs => a.quarantine_s), generation = c.generation + 1
     FROM answered AS a
     WHERE c.task_id = a.task_id AND c.seq = a.seq AND a.quarantine_s IS NOT NULL
     RETURNING c.step, c.quarantined_until

@@ -162,6 +162,7 @@ async def test_name_that_is_taken_undoes_the_machine_before_the_pivot(
 async def test_refund_refused_for_ever_ends_in_compensation_failed_until_it_heals(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
 ) -> None:
+    """The service repeats its refusal of a key: asked again, it is asked under another one."""
     simulators.fault("payments", "refuse", match={"undo": True, "task_id": task_id})
     async with bench.worker():
         await bench.submit(order, task_id)
@@ -177,6 +178,8 @@ async def test_refund_refused_for_ever_ends_in_compensation_failed_until_it_heal
         assert await bench.reached(task_id, TaskState.COMPENSATED) is TaskState.COMPENSATED
     assert simulators.live(task_id) == {"mail": 1}
     assert undone_in_reverse(simulators, task_id).count("shipping") == 1, "a finished entry is never repeated"
+    refunds = [(c["key"], c["status"]) for c in simulators.ledger("payments", task_id)["calls"] if c["undo"]]
+    assert refunds == [(f"{task_id}:charge:undo-0", 422), (f"{task_id}:charge:undo-1", 200)]
 
 
 @pytest.mark.demand("F4", "F5", "C14")

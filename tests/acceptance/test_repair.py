@@ -9,6 +9,7 @@ import asyncio
 import shlex
 from typing import Any
 
+import psycopg
 import pytest
 
 from domain.faults import UsageError
@@ -59,6 +60,34 @@ async def test_refund_that_was_paid_by_hand_lets_the_order_be_compensated_and_re
     assert "closed by hand" in entry
     assert "by cli:anna: paid back by hand; evidence: bank transfer 4711" in entry
     assert [e.actor for e in (await bench.page(task_id)).events if e.kind == "undo_repaired"] == ["cli:anna"]
+
+
+@pytest.mark.demand("F5", "F8", "F9", "F10")
+async def test_charge_that_is_too_old_to_be_refunded_by_its_key_is_left_to_a_person_and_the_rest_is_undone(
+    bench: Bench, simulators: Simulators, settings: Settings, order: dict[str, Any], task_id: str
+) -> None:
+    """The charge was made a month ago, and the service may have forgotten it."""
+    async with bench.worker():
+        await bench.submit(order, task_id)
+        assert await bench.settled(task_id) is TaskState.PROCESSED
+        with psycopg.connect(settings.admin_database_url.get_secret_value()) as owner:
+            owner.execute(
+                "UPDATE step SET key_since = key_since - interval '31 days' WHERE task_id = %s AND name = 'charge'",
+                (task_id,),
+            )
+        await bench.stores.store.request_undo(UndoRequest(task_id=task_id, requester="test", reason="a late claim"))
+        assert await bench.reached(task_id, TaskState.COMPENSATION_FAILED) is TaskState.COMPENSATION_FAILED
+        page = await bench.page(task_id)
+        assert simulators.calls("payments", task_id, undo=True) == 0
+        done = await starter(settings, "repair", task_id, "charge", *BY_HAND, "--wait", "-o", "json")
+    assert [a.kind for a in page.alerts] == ["compensation_failed"]
+    assert "undo of charge: payments undoes by key for 30 days" in page.alerts[0].message
+    assert f"`starter.py repair {task_id} charge --done-by-hand`" in page.alerts[0].message
+    assert (page.task.error or {})["code"] == "key_forgotten"
+    assert {e.step: e.state for e in page.undo_log} == {"ship": "Undone", "charge": "Failed", "stock": "Logged"}
+    assert done.code == 0, done.err
+    assert (done.data["verdict"], done.data["state"]) == ("accepted", "Compensated")
+    assert undone_in_reverse(simulators, task_id) == ["shipping", "stock"]
 
 
 @pytest.mark.demand("F10", "F8", "F9")

@@ -35,7 +35,7 @@ async def in_the_middle_of(
 
 
 async def is_undone_once(bench: Bench, simulators: Simulators, task_id: str, *, interrupted: str) -> None:
-    """Every entry was undone once, in order: what was finished got one call, and only what was interrupted more."""
+    """Every entry was undone once, in order and under one key: only what was interrupted got more than one call."""
     assert simulators.live(task_id) == {"mail": 1}
     undone = [e.detail["undone"] for e in (await bench.page(task_id)).events if "undone" in e.detail]
     assert undone == list(UNDOS)
@@ -43,6 +43,8 @@ async def is_undone_once(bench: Bench, simulators: Simulators, task_id: str, *, 
     assert list(dict.fromkeys(calls)) == list(UNDOS.values())
     finished = [service for service in UNDOS.values() if service != interrupted]
     assert [calls.count(service) for service in finished] == [1] * len(finished), calls
+    keys = {c["key"] for s in UNDOS.values() for c in simulators.ledger(s, task_id)["calls"] if c["undo"]}
+    assert keys == {f"{task_id}:{step}:undo-0" for step in UNDOS}
 
 
 @pytest.mark.demand("F11", "F3", "G6", "B9")

@@ -148,7 +148,7 @@ def _request(real: Method) -> Method:
         if not key:
             return await real(self, request)  # type: ignore[no-any-return]
         task_id, step, generation = key.split(":", 2)
-        word = "ask" if request.method == "GET" else "undo_call" if generation == "undo" else "call"
+        word = "ask" if request.method == "GET" else "undo_call" if generation.startswith("undo") else "call"
         point = f"{word}:{step}"
 
         async def trace(event: str, _: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from time import monotonic
 from typing import Any
 
@@ -10,13 +11,15 @@ import pytest
 
 from activities.agent import KEY_FORGOTTEN, Agent, Agents, Call, action
 from activities.agents import all_agents
-from activities.agents.payments import Charge, Charged
+from activities.agents.payments import Charge, Charged, Refund
 from activities.http import new_client
 from domain.ids import idempotency_keys
 from domain.messages import AgentRequest, Completed, GaveUp, Outcome, Refused
 from tests.conftest import Simulators
 
 CHARGE = {"amount_minor": 2500, "currency": "EUR", "card_token": "tok_visa"}
+REFUND = {"action": "payments.refund", "body": {"amount_minor": 2500, "currency": "EUR"}, "undo": True}
+DAY_S = 24 * 3600.0
 
 
 class Till(Agent):
@@ -32,11 +35,15 @@ class Till(Agent):
 
 
 class Payments:
-    """Asks the Agent of the payments service for a charge, as an attempt does."""
+    """Asks the Agent of the payments service for a charge, or for its refund, as an attempt does."""
 
     def __init__(self, simulators: Simulators, task_id: str, http: Any) -> None:
         self._simulators, self._task_id, self._http = simulators, task_id, http
         self._services = simulators.services
+
+    async def refund(self, **more: Any) -> Outcome:
+        """What came of the undo of the charge."""
+        return await self.charge(**REFUND, **more)
 
     async def charge(self, *, agents: list[type[Agent]] | None = None, **more: Any) -> Outcome:
         """What came of it."""
@@ -122,14 +129,44 @@ async def test_refusal_that_was_lost_is_found_and_is_certain(payments: Payments,
 
 @pytest.mark.demand("C15")
 async def test_key_that_the_service_no_longer_remembers_is_never_sent_again(payments: Payments) -> None:
-    day_s = 24 * 3600.0
-    outcome = await payments.charge(unknown=True, key_age_s=day_s + 1)
+    outcome = await payments.charge(unknown=True, key_age_s=DAY_S + 1)
     assert isinstance(outcome, Refused)
     assert (outcome.code, outcome.unknown_before) == (KEY_FORGOTTEN, True)
     assert "remembers keys for 1 day" in outcome.message
     assert payments.sent == 0
-    young = await payments.charge(unknown=True, key_age_s=day_s - 60)
+    young = await payments.charge(unknown=True, key_age_s=DAY_S - 60)
     assert isinstance(young, Completed)
+
+
+class Bank(Agent):
+    """The payments service, if it found a charge by its key for a day only."""
+
+    service = "payments"
+    undoes_within = timedelta(days=1)
+
+    @action
+    async def refund(self, call: Call, request: Refund) -> None:
+        """Refund."""
+        await call.undo("/refunds", request)
+
+
+@pytest.mark.demand("F5", "F9")
+@pytest.mark.parametrize(("agents", "days"), [(None, 30), ([Bank], 1)], ids=["by default", "as its Agent says"])
+async def test_undo_is_sent_only_while_the_service_undoes_by_key(
+    payments: Payments, simulators: Simulators, task_id: str, agents: list[type[Agent]] | None, days: int
+) -> None:
+    """Whether its original is known to be done or not: "nothing to undo" would prove nothing."""
+    assert isinstance(await payments.charge(), Completed)
+    for unknown in (False, True):
+        outcome = await payments.refund(agents=agents, unknown=unknown, key_age_s=days * DAY_S)
+        assert isinstance(outcome, Refused)
+        assert outcome.code == KEY_FORGOTTEN
+        assert f"undoes by key for {timedelta(days=days)}, and the first call is older" in outcome.message
+        assert f"`starter.py repair {task_id} charge --done-by-hand`" in outcome.message
+    assert simulators.calls("payments", task_id, undo=True) == 0
+    young = await payments.refund(agents=agents, key_age_s=days * DAY_S - 60)
+    assert isinstance(young, Completed)
+    assert simulators.live(task_id) == {}
 
 
 async def test_service_that_can_not_be_asked_gets_the_same_key_again(

@@ -296,6 +296,18 @@ async def begun_undo(store: StoreBench, task_id: str, step: str) -> Hold:
     return hold
 
 
+@pytest.mark.demand("F10", "C2")
+async def test_entries_that_are_left_have_another_key_once_one_of_a_failed_undo_is_repaired(
+    store: StoreBench, reads: Reads, task_id: str
+) -> None:
+    """The charge, whose refund was refused, is tried again; where nothing has failed since, the keys stay."""
+    await refund_refused(store, task_id)
+    for step, target in (("stock", SKIPPED), ("charge", CLOSED)):
+        assert await make(store.store, reads, said(task_id, step, target)) == "accepted"
+        log = {e.step: e.generation for e in (await reads.page(task_id)).undo_log}
+        assert log == {"stock": 0, "charge": 1, "ship": 0}
+
+
 @pytest.mark.demand("F6", "F10")
 async def test_repair_of_another_entry_does_not_cut_a_quarantine_short(
     store: StoreBench, reads: Reads, task_id: str

@@ -9,7 +9,17 @@ import pytest
 
 from domain.messages import End
 from domain.states import StepState, TaskState
-from tests.integration.situations import REFUSED, asked, in_error, recovered, undo_failed, undoing
+from tests.integration.situations import (
+    AT_ONCE,
+    REFUSED,
+    asked,
+    in_error,
+    recovered,
+    refund_refused,
+    undo_begun,
+    undo_failed,
+    undoing,
+)
 from tests.integration.store_bench import StoreBench, begin, undo
 
 # --- the compensation log -------------------------------------------------------------------------------------
@@ -96,6 +106,82 @@ async def test_failed_undo_says_what_is_undone_what_failed_and_what_was_not_trie
     assert (row["state"], row["locked_by"], row["error"]["message"]) == ("CompensationFailed", None, "never")
     (alert,) = store.owner("SELECT kind, message FROM alert WHERE task_id = %(id)s", id=task_id)
     assert alert == {"kind": "compensation_failed", "message": "undo of charge: never"}
+
+
+@pytest.mark.demand("F5", "C15")
+@pytest.mark.parametrize("unknown", [True, False])
+async def test_age_of_a_step_is_that_of_its_first_call_that_may_have_had_an_effect(
+    store: StoreBench, task_id: str, unknown: bool
+) -> None:
+    """Whoever calls again, and whenever; a call that was refused for certain has left nothing that could be undone."""
+    await store.begun(task_id)
+    store.owner("UPDATE step SET key_since = key_since - interval '40 days' WHERE name = 'stock'")
+    await recovered(store, task_id)
+    hold = await store.claim(task_id)
+    assert (await store.store.advance(hold, begin=begin("stock"))).grant is not None
+    await store.store.fail(hold, "stock", REFUSED, unknown=unknown, then="undo")
+    hold = await store.claim(task_id)
+    grant = (await store.store.undo_advance(hold, begin=undo("stock"))).grant
+    assert grant is not None
+    assert grant.key_age_s == pytest.approx(40 * 24 * 3600 if unknown else 0, abs=60)
+
+
+# --- the key of an undo ---------------------------------------------------------------------------------------
+
+
+async def generations(store: StoreBench, task_id: str) -> dict[str, int]:
+    """Of the keys of the undos, by step, last begun first; those that are left, as the next attempt is told them."""
+    rows = store.owner("SELECT step, generation FROM compensation WHERE task_id = %(id)s ORDER BY seq DESC", id=task_id)
+    found = {r["step"]: r["generation"] for r in rows}
+    told = {e.step: e.generation for e in (await store.task(task_id)).as_run({}).undo_log}
+    assert told.items() <= found.items()
+    return found
+
+
+@pytest.mark.demand("C2", "F11")
+async def test_undo_has_the_same_key_in_every_attempt_whatever_ends_them(store: StoreBench, task_id: str) -> None:
+    hold = await undo_begun(store, task_id)
+    await recovered(store, task_id)
+    hold = await store.claim(task_id)
+    await store.store.undo_advance(hold, begin=undo("charge"))
+    await store.store.release(hold, "draining", step="charge", called=True, delay=AT_ONCE)
+    hold = await store.claim(task_id)
+    await store.store.undo_advance(hold, begin=undo("charge"))
+    await store.store.give_up(hold, "charge", "no more calls")
+    await recovered(store, task_id)
+    assert await generations(store, task_id) == {"charge": 0, "stock": 0}
+
+
+@pytest.mark.demand("F6", "C2")
+async def test_second_undo_after_a_quarantine_has_another_key_which_stays(store: StoreBench, task_id: str) -> None:
+    hold = await undoing(store, task_id)
+    store.owner("UPDATE step SET quarantine_s = 60 WHERE name = 'charge'")
+    await store.store.undo_advance(hold, begin=undo("charge"))
+    assert await generations(store, task_id) == {"charge": 0, "stock": 0}
+    assert (await store.store.undo_advance(hold, done="charge", calls=1)).end is End.RELEASED
+    for _ in range(2):
+        assert await generations(store, task_id) == {"charge": 1, "stock": 0}
+        hold = await store.claim(task_id)
+        await store.store.undo_advance(hold, begin=undo("charge"))
+        await recovered(store, task_id)
+    hold = await store.claim(task_id)
+    await store.store.undo_advance(hold, begin=undo("charge"))
+    await store.store.undo_advance(hold, done="charge", calls=1, begin=undo("stock"))
+    assert await generations(store, task_id) == {"charge": 1, "stock": 0}
+
+
+@pytest.mark.demand("F9", "C2")
+async def test_undo_that_is_asked_for_again_after_it_failed_has_another_key_where_it_is_not_done(
+    store: StoreBench, task_id: str
+) -> None:
+    await refund_refused(store, task_id)
+    for n in range(1, 3):
+        assert (await store.store.request_undo(asked(task_id))).verdict == "accepted"
+        assert (await store.store.request_undo(asked(task_id))).verdict == "already"
+        assert await generations(store, task_id) == {"ship": 0, "charge": n, "stock": n}
+        hold = await store.claim(task_id)
+        await store.store.undo_advance(hold, begin=undo("charge"))
+        await store.store.undo_fail(hold, "charge", REFUSED)
 
 
 # --- undo on request ------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ SELECT
         'overdue', coalesce(s.complete_by <= clock_timestamp(), false)
     )) FROM step AS s WHERE s.task_id = t.task_id) AS steps,
     (SELECT coalesce(jsonb_agg(jsonb_build_object(
-        'step', c.step, 'state', c.state, 'attempts', c.attempts,
+        'step', c.step, 'state', c.state, 'attempts', c.attempts, 'generation', c.generation,
         'quarantined', c.quarantined_until IS NOT NULL,
         'waits', coalesce(c.quarantined_until > clock_timestamp(), false)
     ) ORDER BY c.seq), '[]') FROM compensation AS c WHERE c.task_id = t.task_id) AS log,

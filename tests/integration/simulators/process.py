@@ -57,10 +57,10 @@ class Simulators:
         sent = {"Idempotency-Key": key, "X-Fencing-Token": str(token), "X-Time-Left-Ms": str(time_left_ms)}
         return self.client.post(path, json=body, headers=sent, timeout=timeout_s)
 
-    def undo(self, path: str, keys: list[str], token: int = 1) -> httpx.Response:
+    def undo(self, path: str, keys: list[str], token: int = 1, generation: int = 0) -> httpx.Response:
         """Undoes the keys of one step."""
         task_id, step, _ = keys[0].split(":")
-        return self.post(path, f"{task_id}:{step}:undo", {"keys": keys}, token)
+        return self.post(path, f"{task_id}:{step}:undo-{generation}", {"keys": keys}, token)
 
     def fault(self, service: str, kind: str, **rule: object) -> None:
         """Puts a fault rule in force."""

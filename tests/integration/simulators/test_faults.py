@@ -111,11 +111,25 @@ def test_injected_refusal_is_permanent_for_its_key(sim: Simulators) -> None:
     assert sim.post("/stock/reservations", "bad-1:reserve:0", RESERVATION).status_code == 422
 
 
-def test_refused_undo_may_be_asked_again(sim: Simulators) -> None:
+def test_refusal_of_an_undo_is_permanent_for_its_own_key(sim: Simulators) -> None:
     sim.post("/payments/charges", "t1:pay:0", CHARGE)
     sim.fault("payments", "refuse", match={"undo": True, "path": "/refunds"}, times=1)
-    assert sim.undo("/payments/refunds", ["t1:pay:0"]).status_code == 422
-    assert sim.undo("/payments/refunds", ["t1:pay:0"]).json() == {"undone": 1, "nothing_to_undo": 0}
+    for _ in range(2):
+        assert sim.undo("/payments/refunds", ["t1:pay:0"]).status_code == 422
+    again = sim.undo("/payments/refunds", ["t1:pay:0"], generation=1)
+    assert again.json() == {"undone": 1, "nothing_to_undo": 0}
+
+
+def test_undo_that_found_nothing_is_answered_alike_under_its_key_whatever_came_since(sim: Simulators) -> None:
+    """At a service without tombstones: only an undo under another key finds the late original."""
+    sim.fault("payments", "amnesia")
+    nothing, something = {"undone": 0, "nothing_to_undo": 0}, {"undone": 1, "nothing_to_undo": 0}
+    assert sim.undo("/payments/refunds", ["t1:pay:0"]).json() == nothing
+    sim.post("/payments/charges", "t1:pay:0", CHARGE)
+    again = sim.undo("/payments/refunds", ["t1:pay:0"])
+    assert (again.json(), again.headers["Idempotent-Replayed"]) == (nothing, "true")
+    assert sim.undo("/payments/refunds", ["t1:pay:0"], generation=1).json() == something
+    assert sim.ledger("payments", "t1")["effects"][0]["undone_at"] is not None
 
 
 def test_rate_is_drawn_from_the_seed(sim: Simulators) -> None:

@@ -87,8 +87,9 @@ def test_stale_undo_has_no_effect(sim: Simulators) -> None:
 
 def test_undo_reverses_once_and_may_be_repeated(sim: Simulators) -> None:
     sim.post("/payments/charges", "t1:pay:1", CHARGE)
-    answers = [sim.undo("/payments/refunds", ["t1:pay:0", "t1:pay:1"], token=2) for _ in range(2)]
-    assert [(a.status_code, a.json()) for a in answers] == [(200, {"undone": 1, "nothing_to_undo": 1})] * 2
+    keys = ["t1:pay:0", "t1:pay:1"]
+    answers = [sim.undo("/payments/refunds", keys, token=2, generation=g) for g in (0, 0, 1)]
+    assert [(a.status_code, a.json()) for a in answers] == [(200, {"undone": 1, "nothing_to_undo": 1})] * 3
     money = sim.summary("payments")["money"]
     assert (money["charged_minor"], money["refunded_minor"]) == (1999, 1999)
     assert sim.client.get("/payments/operations/t1:pay:1").json()["state"] == "undone"
@@ -110,7 +111,7 @@ def test_late_original_finds_the_tombstone(sim: Simulators) -> None:
 
 def test_undo_takes_keys_of_its_own_task_only(sim: Simulators) -> None:
     sim.post("/payments/charges", "t2:pay:0", CHARGE)
-    answer = sim.post("/payments/refunds", "t1:pay:undo", {"keys": ["t2:pay:0"]})
+    answer = sim.post("/payments/refunds", "t1:pay:undo-0", {"keys": ["t2:pay:0"]})
     assert (answer.status_code, code(answer)) == (400, "invalid_request")
     assert sim.ledger("payments", "t2")["effects"][0]["undone_at"] is None
 

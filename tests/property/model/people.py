@@ -26,8 +26,9 @@ def request_undo(task: Task, *, holder: str | None, definition: str | None) -> A
                 granted = Task(task.task_id, task.definition).steps[name].undo_budget
                 step.undo_budget += granted - step.undo_budget_left
                 step.undo_budget_left, step.failures, step.gave_up = granted, 0, False
-    for entry in task.log:
-        entry.state = _U.LOGGED if entry.state is _U.SKIPPED else entry.state
+        for entry in task.log:
+            entry.state = _U.LOGGED if entry.state is _U.SKIPPED else entry.state
+            entry.generation += entry.state.is_open
     task.failures = 0
     task.let_go(due=task.may_be_undone_now)
     task.move(_K.UNDO_REQUESTED, PERSON, _T.COMPENSATING)
@@ -62,6 +63,9 @@ def repair_undo(task: Task, *, step: str, to: UndoState) -> Answer:
     if closed and not (found.completed or found.overdue):
         return Answer("no")
     calls_were_over = task.calls_are_over  # those of the step that is closed included
+    if task.state is _T.COMPENSATION_FAILED:
+        for other in task.log:
+            other.generation += other is not entry and other.state.is_open
     entry.state = to
     if closed or found.state is _S.UNDOING:
         found.state, found.reserved, found.gave_up = _S.UNDONE if closed else _S.UNDO_FAILED, 0, False

@@ -77,11 +77,12 @@ class Step:
 class Entry:
     """An entry of the compensation log, which lists steps in the order in which they first began.
 
-    `quarantined`: its undo is to be done once more; `waits`: but not yet.
+    `quarantined`: its undo is to be done once more; `waits`: but not yet. `generation`: of the key of its undo.
     """
 
     step: str
     state: UndoState = UndoState.LOGGED
     attempts: int = 0
+    generation: int = 0
     quarantined: bool = False
     waits: bool = False

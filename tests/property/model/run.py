@@ -51,6 +51,7 @@ def undo_advance(
         if entry and entry.state is _U.UNDOING and _is_to_wait(task, entry):
             task.steps[entry.step].finish(_S.UNDOING, calls)
             entry.quarantined = entry.waits = True
+            entry.generation += 1
             task.let_go(due=False)
             task.move(_K.UNDO_ADVANCED, hold.locked_by)
             return Answer(End.RELEASED)

@@ -15,6 +15,7 @@ CREATE TABLE compensation (
     step TEXT NOT NULL,
     action TEXT NOT NULL,
     request JSONB NOT NULL,
+    generation INTEGER DEFAULT '0' NOT NULL,
     state VARCHAR(32) DEFAULT 'Logged' NOT NULL,
     attempts INTEGER DEFAULT '0' NOT NULL,
     error JSONB,
