@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.exceptions import ApplicationError
 
 from domain.messages import Begin
 from domain.states import StepState, TaskState
@@ -174,3 +175,22 @@ async def test_signal_in_the_middle_of_an_inline_stretch_repeats_no_call(
         assert await bench.settled(task_id) is TaskState.PROCESSED
     calls = [c["key"] for c in simulators.ledger("cloud", task_id)["calls"]]
     assert sorted(calls) == sorted(set(calls))
+
+
+@pytest.mark.demand("C8", "C9")
+async def test_call_of_an_agent_that_was_stopped_in_it_counts_against_its_service(
+    bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
+) -> None:
+    """Temporal's timer ends the charge, not the Agent; that it had called is known from its heartbeat."""
+    simulators.fault("payments", "latency", latency_ms=30_000, times=1, match={"task_id": task_id, "undo": False})
+    with WorkerProcess(bench.settings, roles="agents") as agents:
+        async with bench.worker(Role.SCHEDULER):
+            await bench.submit(order, task_id)
+            await bench.called(simulators, "payments", task_id)
+            agents.pause()
+            with pytest.raises(WorkflowFailureError) as failed:
+                await bench.client.get_workflow_handle(f"order/{task_id}/1").result()
+    assert isinstance(failed.value.cause, ApplicationError)
+    assert failed.value.cause.type == "DeadlinePassed"
+    rows, _ = await bench.reads.services()
+    assert {r.name: (r.failures, r.cause) for r in rows if r.failures} == {"payments": (1, "the deadline came first")}
