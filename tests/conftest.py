@@ -312,6 +312,11 @@ class Bench:
         """Everything on record about a task."""
         return await self.reads.page(task_id)
 
+    async def contents(self, task_id: str) -> list[Any]:
+        """Everything on record about a task, without the time of looking: to see that nothing was changed."""
+        page = await self.page(task_id)
+        return [page.task, page.steps, page.undo_log, page.events, page.alerts]
+
     async def sweep(self) -> SweepReport:
         """One sweep, by hand."""
         return await sweep_once(self._supervisor, sweep_terms(self.settings))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cli.amend import amended
-from cli.app import Code, gravest
+from cli.app import Code, gravest, said
 from cli.messages import read_messages
 from domain.faults import UsageError
 from pipelines.order import Order
@@ -37,6 +37,10 @@ def test_gravest_outcome_decides_the_exit_code() -> None:
     codes = [Code.OK, Code.FAILED, Code.TIMED_OUT, Code.USAGE, Code.CONFLICT, Code.UNREACHABLE]
     assert [gravest(codes[: n + 1]) for n in range(len(codes))] == codes
     assert gravest([]) is Code.OK
+
+
+def test_long_reason_on_the_command_line_is_cut() -> None:
+    assert said("--reason", " " + "x" * 10_000) == "x" * 500
 
 
 def test_amendment_reads_json_or_text_and_hides_secrets(order: dict[str, Any]) -> None:

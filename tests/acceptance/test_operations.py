@@ -25,15 +25,18 @@ from tests.workers import WorkerProcess
 async def test_worker_that_is_told_to_stop_exits_cleanly_and_is_charged_no_failure(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
 ) -> None:
+    """It has the Agents of the queued steps; the Scheduler is another worker's, which releases the row."""
     simulators.fault("payments", "error", status=503, retry_after_s=5, match={"task_id": task_id}, times=1)
-    with WorkerProcess(bench.settings) as worker:
-        await bench.submit(order, task_id)
-        await bench.called(simulators, "payments", task_id)
-        assert await worker.stop() == 0
-    async with bench.worker(Role.SCHEDULER, Role.AGENTS):
-        assert await bench.settled_with_sweeps(task_id) is TaskState.PROCESSED
-    page = await bench.page(task_id)
-    assert page.task.failure_count == 0
+    async with bench.worker(Role.SCHEDULER):
+        with WorkerProcess(bench.settings, roles="agents") as worker:
+            await worker.polls(bench.client, "payments")
+            await bench.submit(order, task_id)
+            await bench.called(simulators, "payments", task_id)
+            assert await worker.stop() == 0
+        async with bench.worker(Role.AGENTS):
+            assert await bench.settled_with_sweeps(task_id) is TaskState.PROCESSED
+    kinds = [e.kind for e in (await bench.page(task_id)).events]
+    assert (kinds.count("released"), kinds.count("expired")) == (1, 0)
     assert simulators.live(task_id) == FULL
 
 
@@ -70,13 +73,18 @@ async def test_run_that_was_started_by_hand_is_refused_and_touches_nothing(
     bench: Bench, order: dict[str, Any], task_id: str
 ) -> None:
     await bench.submit(order, task_id)
+    bench.postpone(task_id)
+    before = await bench.contents(task_id)
+    task = await bench.stores.store.snapshot(task_id)
+    assert task is not None
     async with bench.worker(Role.SCHEDULER):
-        for arguments in ([], ["nonsense"], [{"task_id": task_id}]):
+        for arguments in ([], ["nonsense"], [{"task_id": task_id}], [task.as_run(order)]):
             with pytest.raises(WorkflowFailureError) as failed:
                 await bench.client.execute_workflow(
                     "order", args=arguments, id=f"by-hand-{task_id}", task_queue="scheduler"
                 )
             assert failed.value.cause.type == "NotAnAttempt"  # type: ignore[attr-defined]
+    assert await bench.contents(task_id) == before
 
 
 @pytest.mark.demand("D1", "D2")
@@ -128,6 +136,9 @@ async def test_answer_is_kept_once_and_only_with_its_signature(
             nonsense = await http.post(url, json={"status": "maybe"})
     assert codes == [204, 204, 204]
     assert (forged.status_code, nonsense.status_code) == (403, 422)
+    again = "SELECT deliveries FROM inbox WHERE response_id = %(id)s"
+    kept = await bench.stores.store.database.rows(again, {"id": answer["response_id"]})
+    assert kept == [{"deliveries": 3}]
     page = await bench.page(task_id)
     machine_step = next(s for s in page.steps if s.name == "machine")
     assert machine_step.result is not None

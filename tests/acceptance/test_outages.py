@@ -70,17 +70,20 @@ async def test_undo_that_is_asked_for_while_the_store_is_away_is_not_forgotten(
 
 
 @pytest.mark.demand("B10", "G6")
-async def test_draining_worker_claims_nothing_more(
+async def test_draining_worker_calls_and_claims_nothing_more_and_releases_its_row(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
 ) -> None:
-    simulators.fault("payments", "error", status=503, retry_after_s=5, match={"task_id": task_id})
+    """In the middle of an inline step, whose outcome it writes itself."""
+    simulators.fault("stock", "error", status=503, retry_after_s=4, match={"task_id": task_id})
     with WorkerProcess(bench.settings) as worker:
         await bench.submit(order, task_id)
-        await bench.called(simulators, "payments", task_id)
+        await bench.called(simulators, "stock", task_id)
         assert await worker.stop() == 0
     page = await bench.page(task_id)
-    assert page.task.failure_count == 0
-    assert [e.kind for e in page.events].count("claimed") == 1
+    kinds = [e.kind for e in page.events]
+    assert (page.task.state, page.task.failure_count) == (TaskState.PENDING, 0)
+    assert (kinds.count("claimed"), kinds[-1]) == (1, "released")
+    assert simulators.calls("stock", task_id) == 1
 
 
 @pytest.mark.demand("A6", "F1")

@@ -66,6 +66,18 @@ def hang() -> None:
     Agents.perform = wrapped  # type: ignore[method-assign]
 
 
+def stop_with_an_answer() -> None:
+    """Stop, with an answer in hand that is not on record, until somebody sends SIGCONT."""
+    perform = Agents.perform
+
+    async def wrapped(self: Agents, *args: Any, **kwargs: Any) -> Any:
+        outcome = await perform(self, *args, **kwargs)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return outcome
+
+    Agents.perform = wrapped  # type: ignore[method-assign]
+
+
 def die_after_a_page() -> None:
     """Die in a sweep, as soon as a page of it is written."""
     recover = Supervision.recover
@@ -90,7 +102,9 @@ def stop_before_writing() -> None:
     Supervision.recover = wrapped  # type: ignore[method-assign]
 
 
-HABITS: dict[str, Callable[[], None]] = {h.__name__: h for h in (hang, die_after_a_page, stop_before_writing)}
+HABITS: dict[str, Callable[[], None]] = {
+    h.__name__: h for h in (hang, stop_with_an_answer, die_after_a_page, stop_before_writing)
+}
 
 if __name__ == "__main__":
     runtime.roles._HEALTH_S = 0.2

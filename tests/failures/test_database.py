@@ -22,6 +22,7 @@ from domain.states import StepState, TaskState
 from runtime.embedded.postgres import EmbeddedPostgres
 from runtime.settings import Settings
 from store.database import Database
+from store.migrate import migrate
 from store.schema import check_schema
 from tests.conftest import FULL, Bench, Databases, Simulators, eventually
 from tests.failures.servers import ended, submitted
@@ -169,7 +170,6 @@ async def migrated(settings: Settings) -> tuple[int | None, str]:
     return process.returncode, out.decode()
 
 
-@pytest.mark.demand("H12")
 async def test_two_migrations_at_once_make_one_schema(settings: Settings, templates: EmbeddedPostgres) -> None:
     names = [f"{kind}_{uuid4().hex[:10]}" for kind in ("state", "orders")]
     async with await psycopg.AsyncConnection.connect(templates.dsn(), autocommit=True) as connection:
@@ -186,7 +186,14 @@ async def test_two_migrations_at_once_make_one_schema(settings: Settings, templa
 ADMIN = ("admin_database_url", "admin_orders_url")
 
 
-@pytest.mark.demand("H12")
+def test_migration_by_an_older_release_is_refused_and_leaves_the_schema_alone(databases: Databases) -> None:
+    with psycopg.connect(databases.owner, autocommit=True) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+        with pytest.raises(Unreachable, match=r"state database can't be migrated by this release: .*9999"):
+            migrate(databases.owner, "state")
+        assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [("9999",)]
+
+
 async def test_schema_that_is_expanded_under_tasks_at_work_disturbs_none(
     bench: Bench, simulators: Simulators, databases: Databases, order: dict[str, Any], task_id: str
 ) -> None:

@@ -165,6 +165,7 @@ def with_canaries(order: dict[str, Any]) -> dict[str, Any]:
     return {**order, "customer": customer, "address": address, "card_token": f"tok_{CANARY}"}
 
 
+@pytest.mark.demand("H3")
 async def test_personal_data_is_in_no_log_search_attribute_summary_or_row_of_the_state_store(
     bench: Bench, simulators: Simulators, databases: Databases, order: dict[str, Any], task_id: str
 ) -> None:

@@ -43,6 +43,8 @@ async def test_boundary_that_can_not_be_written_ends_the_run_and_the_next_attemp
         assert (ship.state, ship.failure_count) == (StepState.RUNNING, 0)
         await bench.expire(task_id)
         assert await bench.settled_with_sweeps(task_id) is TaskState.PROCESSED
+    expired = [e.detail["failed"] for e in (await bench.page(task_id)).events if e.kind == "expired"]
+    assert expired == [["ship"]], "the database server was not started meanwhile, so it is a failure of the step"
     assert simulators.live(task_id) == FULL
     assert {c["key"] for c in simulators.ledger("shipping", task_id)["calls"]} == {f"{task_id}:ship:0"}
 

@@ -17,7 +17,7 @@ from store.services import Services
 from store.snapshot import Snapshot
 from store.state_store import Claim, StateStore
 from tests.faults.proxy import Cut, Proxy
-from tests.integration.situations import REFUSED, asked, in_error, undo_begun
+from tests.integration.situations import REFUSED, asked, in_error, recovered, undo_begun
 from tests.integration.store_bench import BREAKER, LOADED, StoreBench, begin, undo
 
 
@@ -210,6 +210,8 @@ async def test_claim_whose_acknowledgement_is_lost_is_found_by_its_deadline(
     assert len(claims) == (1 if cut is Cut.BEFORE_COMMIT else 0)
     row = store.row(task_id)
     assert (row["state"], row["epoch"]) == (TaskState.PROCESSING, 1)
-    assert row["complete_by"] is not None
-    assert store.kinds(task_id) == ["submitted", "claimed"]
+    await recovered(store, task_id)
+    row = store.row(task_id)
+    assert (row["state"], row["locked_by"], row["failure_count"]) == (TaskState.PENDING, None, 0)
+    assert store.kinds(task_id) == ["submitted", "claimed", "expired"]
     store.is_consistent(task_id)
