@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from cli.act import compensate, migrate, resubmit, supervise
+from cli.act import compensate, migrate, supervise
 from cli.app import leave, run_app
 from cli.audit import audit
 from cli.demo import demo
@@ -12,6 +12,7 @@ from cli.doctor import doctor
 from cli.intake import start, submit
 from cli.look import list_tasks, show, wait
 from cli.repair import repair
+from cli.resubmit import resubmit
 from cli.services import services
 from cli.up import up
 from cli.watch import watch

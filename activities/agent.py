@@ -321,7 +321,10 @@ class Agents:
                 return _answer_of(found, spec)
             if call.age_s > agent.remembers.total_seconds():
                 message = f"an earlier call may have been done, and {spec.service} remembers keys for {agent.remembers}"
-                raise PermanentFault(KEY_FORGOTTEN, message)
+                word = f"resubmit {request.task_id} --no-effect {request.step} --evidence TEXT --reason TEXT"
+                raise PermanentFault(
+                    KEY_FORGOTTEN, f"{message}: look there, and if it had no effect, `python starter.py {word}`"
+                )
             call.unknown = not agent.can_ask()  # never seen: whatever it answers to this key now is its first word
             if call.left < 1:
                 raise TransientFault("the service has not seen the key; no call is left to send it")

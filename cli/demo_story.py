@@ -16,6 +16,7 @@ from cli.demo_services import SimulatorControl
 from domain.states import TaskState
 from runtime.embedded.stack import EmbeddedStack
 from runtime.parts import Stores
+from store.orders import Amendment
 from store.reads import Reads
 from store.submission import Accepted, Submission
 from store.tables import Task
@@ -115,13 +116,18 @@ class Story:
                 await self._correct(task.task_id)
 
     async def _correct(self, task_id: str) -> None:
-        record = (await self.stores.orders.load([task_id]))[task_id].record or {}
+        found = (await self.stores.orders.load([task_id]))[task_id]
+        record = found.record or {}
         wrong = record["address"]["line1"]
         corrected = {**record, "address": {**record["address"], "line1": CORRECT_LINE1}}
-        await self.stores.orders.amend(task_id, corrected)
         self.board.tell("person", f"{task_id}: address.line1 is {CORRECT_LINE1!r}, not {wrong!r}; resubmitted")
+        amendment = Amendment(task_id, corrected, found.amendments)
         await self.stores.store.resubmit(
-            task_id, requester=OPERATOR, reason="address corrected", changes={"address.line1": CORRECT_LINE1}
+            task_id,
+            requester=OPERATOR,
+            reason="address corrected",
+            changes={"address.line1": CORRECT_LINE1},
+            amend=lambda: self.stores.orders.amend(amendment),
         )
         self.corrected.append(task_id)
 

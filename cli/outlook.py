@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import assert_never
 
+from activities.agent import KEY_FORGOTTEN
 from cli.output import duration, instant
 from cli.services import next_probe
 from cli.undo_log import left_to_undo, skipped
-from domain.states import StepState, TaskState
+from domain.states import EventKind, StepState, TaskState
 from store.reads import TaskPage
 from store.tables import ServiceRow, Step
 
@@ -31,8 +32,7 @@ def outlook(page: TaskPage, *, live_worker: bool, sweep_interval: timedelta) -> 
         case TaskState.COMPENSATED:
             text = "nothing: it is undone"
         case TaskState.ERROR:
-            text = f"waits for a person: `python starter.py resubmit {task.task_id}`"
-            text += "" if past_pivot else f", or `{ask}`"
+            text = f"waits for a person: {_ways_on(page, '' if past_pivot else f', or `{ask}`')}"
         case TaskState.COMPENSATION_FAILED:
             text = f"waits for a person: {_repairs(page, ask)}"
         case _ as never:
@@ -47,6 +47,25 @@ def is_past_pivot(steps: Sequence[Step]) -> bool:
         and (s.state in (StepState.RUNNING, StepState.COMPLETED) or (s.state is StepState.FAILED and s.outcome_unknown))
         for s in steps
     )
+
+
+def has_unknown_outcome(step: Step) -> bool:
+    """Whether a call of a step that is not done may have had its effect, and nobody knows."""
+    if step.state is StepState.RUNNING:
+        return step.outcome_unknown or step.reserved > 0
+    return step.state is StepState.FAILED and step.outcome_unknown
+
+
+def _ways_on(page: TaskPage, undo: str) -> str:
+    """What a person may do about a task in Error."""
+    again = f"python starter.py resubmit {page.task.task_id}"
+    unknown = next((s for s in page.steps if has_unknown_outcome(s)), None)
+    if unknown is None:
+        return f"`{again}`{undo}"
+    call, word = f"a call of step {unknown.name}", f"--no-effect {unknown.name} --evidence TEXT --reason TEXT"
+    if (unknown.error or {}).get("code") == KEY_FORGOTTEN:
+        return f"its service no longer knows of {call}; look there, and if it had no effect, `{again} {word}`{undo}"
+    return f"`{again}`{undo}; {call} may have had its effect: where it is seen that it had none, `{again} {word}`"
 
 
 def _stalled(page: TaskPage) -> str:
@@ -73,9 +92,10 @@ def _blocked(service: ServiceRow, page: TaskPage) -> str:
 
 
 def _why_later(page: TaskPage) -> str:
-    """Why an undo waits on purpose: at services without tombstones only time keeps a late original out (F6, F7)."""
+    """Why it waits: its last attempt gave it back; an undo, as only time keeps a late original out (F6, F7)."""
     if page.task.state is not TaskState.COMPENSATING:
-        return ""
+        last = page.events[-1]
+        return f": {last.detail['cause']}" if last.kind is EventKind.RELEASED else ""
     for entry in page.undo_log:
         if entry.state.is_open and entry.quarantined_until and entry.quarantined_until > page.now:
             return f": step {entry.step} is in quarantine, and is undone once more then"

@@ -21,7 +21,7 @@ from runtime.parts import open_state_store, process_name
 from runtime.settings import Settings
 from store.reads import Reads, TaskPage
 from store.state_store import Hold, StateStore
-from store.tables import Compensation
+from store.tables import Compensation, Step
 
 _BEING_UNDONE = (TaskState.COMPENSATING, TaskState.COMPENSATION_FAILED)
 
@@ -112,8 +112,24 @@ def verdict_on(page: TaskPage, asked: Repair) -> Verdict:
         held = f"{task.locked_by} holds the task until {instant(task.complete_by)}, or a sweep after that"
         raise Conflict(f"{where} is {WORDS[entry.state]}: {held}; ask again then")
     if asked.target is UndoState.CLOSED_BY_HAND:
-        _check_that_no_call_is_on_its_way(page, entry)
+        check_that_no_call_is_on_its_way(page, next(s for s in page.steps if s.name == entry.step))
     return "possible"
+
+
+def check_that_no_call_is_on_its_way(page: TaskPage, step: Step) -> None:
+    """What a person has seen of a step holds only once no call of it can arrive any more (F7).
+
+    Raises:
+        Conflict: One can; says until when.
+    """
+    if step.completed_at is not None or step.complete_by is None:
+        return
+    until = step.complete_by + page.late_call_margin
+    if until > page.now:
+        raise Conflict(
+            f"a call of step {step.name} of task {page.task.task_id} may be on its way until {instant(until)}:"
+            " look at the service again then"
+        )
 
 
 def _entry(page: TaskPage, step: str) -> Compensation:
@@ -125,18 +141,6 @@ def _entry(page: TaskPage, step: str) -> Compensation:
         raise NotFound(f"task {task_id} has no step {step!r} (there are: {', '.join(names)})")
     logged = ", ".join(e.step for e in reversed(page.undo_log)) or "nothing"
     raise NotFound(f"task {task_id} has nothing to undo of step {step}: its undo log has {logged}")
-
-
-def _check_that_no_call_is_on_its_way(page: TaskPage, entry: Compensation) -> None:
-    step = next(s for s in page.steps if s.name == entry.step)
-    if step.completed_at is not None or step.complete_by is None:
-        return
-    until = step.complete_by + page.late_call_margin
-    if until > page.now:
-        raise Conflict(
-            f"a call of step {entry.step} of task {page.task.task_id} may be on its way until {instant(until)}:"
-            " look at the service again then"
-        )
 
 
 async def _finish(store: StateStore, page: TaskPage) -> None:

@@ -12,7 +12,8 @@ import random
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, timedelta
+from typing import Literal
 
 import psycopg
 import structlog
@@ -23,7 +24,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from domain.definition import Definition, Registry
 from domain.faults import Unreachable
-from domain.messages import RunInput
+from domain.messages import End, RunInput
 from domain.states import TaskState
 from runtime.search_attributes import ATTEMPT_KEY, DEFINITION_KEY, SUBMITTER_KEY, TASK_ID_KEY
 from runtime.temporal import TASK_QUEUE
@@ -31,11 +32,15 @@ from store.database import CONNECTION
 from store.intake import Intake
 from store.orders import Orders, Record
 from store.services import Services
+from store.snapshot import Snapshot
 from store.state_store import CHANNEL, Claim, StateStore
 
 log = structlog.get_logger(__name__)
 
 _RETRY = timedelta(seconds=1)
+_LONGEST_WAIT = timedelta(minutes=5)
+"""A task whose business record is lost is looked at again after so long at most."""
+
 _LONGEST_PAUSE_S = 30.0
 _FOR_GOOD = (
     RPCStatusCode.INVALID_ARGUMENT,
@@ -166,32 +171,48 @@ class Dispatcher:
             return Started(run.task_id, claim.locked_by, None)
         except RPCError as error:
             cause = f"Temporal did not start the run: {error.message}"
-            await self._give_back(claim, cause)
+            await self._give_back(claim, cause, record=None if run.undo else "there")
             if error.status in _FOR_GOOD:
                 await self._intake.alert_once("start_refused", run.task_id, cause)
             return None
         return Started(run.task_id, claim.locked_by, handle.result_run_id)
 
-    async def _give_back(self, claim: Claim, cause: str) -> None:
+    async def _give_back(self, claim: Claim, cause: str, record: Literal["there"] | None = None) -> None:
         self._failed = True
         log.warning(cause, task_id=claim.task.task_id, attempt=claim.locked_by)
-        await self._store.release_unstarted(claim, cause, _RETRY)
+        await self._store.release_unstarted(claim, cause, _RETRY, record=record)
 
     async def _set_aside(self, claim: Claim) -> None:
         """No business record of its own: put the row back for a grace period, then remove it (A6).
 
-        The row is removed only as it is now; whoever completes the pair meanwhile adds an event to it.
+        A task that has begun, or may have been acknowledged, had its record: it is never removed, but waits for it,
+        longer and longer, with an alert.
         """
         task = claim.task
-        await self._store.release_unstarted(claim, "the business record is not there yet", _RETRY)
+        has_grace = claim.age < self._orphan_grace and not task.has_begun
+        wait = _RETRY if has_grace else min(_RETRY * 2 ** min(task.claims_in_vain - 1, 10), _LONGEST_WAIT)
+        report = await self._store.release_unstarted(claim, "its business record is not there", wait, record="missing")
+        if has_grace or report.end is not End.RELEASED:
+            return
         seen = await self._store.snapshot(task.task_id)
-        if claim.age < self._orphan_grace or seen is None or seen.epoch != task.epoch:
+        if seen is None or seen.last_event != task.last_event + 1:
+            return  # whoever completes the pair meanwhile adds an event
+        if await self._intake.is_unfinished(task.task_id):
+            await self._withdraw(seen)
+        else:
+            log.error("business record missing", task_id=task.task_id)
+            await self._intake.alert_once("record_missing", task.task_id, _missing(seen))
+
+    async def _withdraw(self, seen: Snapshot) -> None:
+        """Remove the row of a submission that was never finished, only as it was seen."""
+        if not await self._orders.abandon(seen.task_id, seen.definition, seen.record_digest):
             return
-        if not await self._orders.abandon(task.task_id, task.definition, task.record_digest):
-            return
-        message = "its own business record never came; nothing was acknowledged"
+        message = (
+            f"its submission by {seen.submitter}, {seen.created_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, was never"
+            " finished, and is removed: from its first minute on no claim has found a business record of its own"
+        )
         if await self._intake.withdraw(seen, message):
-            log.warning("submission abandoned", task_id=task.task_id)
+            log.warning("submission abandoned", task_id=seen.task_id)
 
     async def _back_off(self) -> None:
         """After a round with starts that failed: pause longer and longer, whoever wakes us."""
@@ -224,6 +245,16 @@ class Dispatcher:
             except psycopg.Error as error:
                 log.warning("not listening", error=str(error).strip())
             await asyncio.sleep(1)
+
+
+def _missing(task: Snapshot) -> str:
+    """What a person is told of a task whose business record is lost."""
+    known = "has begun" if task.has_begun else "may have been acknowledged"
+    return (
+        f"task {task.task_id} {known}, and the orders database has no business record of its own for it: put the record"
+        f" back, and it goes on; or `python starter.py compensate {task.task_id} --reason TEXT` undoes it, unless it is"
+        " past its pivot. Others may lack theirs: `python starter.py audit` names those that have begun"
+    )
 
 
 def execution_timeout(definition: Definition) -> timedelta:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from time import monotonic
@@ -24,6 +24,8 @@ from store.schema import place_of
 
 Params = Mapping[str, Any]
 Rows = list[dict[str, Any]]
+BeforeCommit = Callable[[Sequence[int]], Awaitable[None]]
+"""Takes the number of rows that each statement has touched."""
 
 CONNECTION: dict[str, Any] = {
     "connect_timeout": 5,
@@ -84,8 +86,15 @@ class Database:
         """Where it is, without credentials: for messages."""
         return f"{self._name} at {place_of(self._dsn)}"
 
-    async def transaction(self, *statements: tuple[str, Params]) -> tuple[Sequence[int], Sequence[Rows]]:
+    async def transaction(
+        self, *statements: tuple[str, Params], before_commit: BeforeCommit | None = None
+    ) -> tuple[Sequence[int], Sequence[Rows]]:
         """Send statements as one transaction in one round trip; repeat it by itself for five seconds.
+
+        Args:
+            statements: Text and parameters of each.
+            before_commit: Awaited when the statements are done and their locks held, each time that they are sent; what
+                it raises undoes them.
 
         Returns:
             Per statement, the number of rows it touched and the rows it returned.
@@ -97,7 +106,7 @@ class Database:
         pause = 0.05
         while True:
             try:
-                return await self._send(statements)
+                return await self._send(statements, before_commit)
             except _REPEATABLE as error:
                 if monotonic() + pause > give_up_at:
                     cause = self._refusal or str(error).strip()
@@ -136,12 +145,17 @@ class Database:
             return f"it is an old primary (timeline {timeline}, this process has seen {self._timeline}): shut it down"
         return ""
 
-    async def _send(self, statements: Sequence[tuple[str, Params]]) -> tuple[list[int], list[Rows]]:
+    async def _send(
+        self, statements: Sequence[tuple[str, Params]], before_commit: BeforeCommit | None
+    ) -> tuple[list[int], list[Rows]]:
         async with asyncio.timeout(_ANSWER_S), self._pool.connection() as connection:
-            async with connection.pipeline():
+            async with connection.pipeline() as pipeline:
                 # BEGIN and COMMIT as statements: everything is sent at once, and a COMMIT that fails says so.
                 await connection.execute("BEGIN")
                 cursors = [await connection.execute(text, params) for text, params in statements]
+                if before_commit is not None:
+                    await pipeline.sync()
+                    await before_commit([c.rowcount for c in cursors])
                 await connection.execute("COMMIT")
             counts = [c.rowcount for c in cursors]
             return counts, [await c.fetchall() if c.description else [] for c in cursors]

@@ -78,6 +78,10 @@ class Intake:
         load = rows[2][0]
         return Admitted(new=True) if load["added"] else self._full(new.definition.name, load)
 
+    async def is_unfinished(self, task_id: str) -> bool:
+        """Whether nothing tells that a task without its business record ever had one: see `unfinished.sql` (A6)."""
+        return bool(await self._database.rows(query("unfinished"), {"task_id": task_id}))
+
     async def withdraw(self, seen: Snapshot, message: str) -> bool:
         """Remove the row of a submission that never finished, if nothing has happened to it since it was `seen` (A6).
 

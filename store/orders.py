@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+from uuid import uuid4
 
 from domain.messages import Json
 from store.database import Database, query
@@ -13,10 +14,24 @@ from store.database import Database, query
 
 @dataclass(frozen=True)
 class Record:
-    """A business record, and the digest it was first written with; no `record` where it was abandoned unwritten."""
+    """A business record, and the digest it was first written with; no `record` where it was abandoned unwritten.
+
+    `amendments`: how often it has been amended.
+    """
 
     record: Json | None
     digest: str
+    amendments: int = 0
+
+
+@dataclass(frozen=True)
+class Amendment:
+    """New details for a record that was read when it had been amended `seen` times. Made again, it changes nothing."""
+
+    task_id: str
+    record: Json
+    seen: int
+    id: str = field(default_factory=lambda: uuid4().hex)
 
 
 class Orders:
@@ -47,10 +62,10 @@ class Orders:
     async def load(self, task_ids: Sequence[str]) -> dict[str, Record]:
         """The records there are of those ids, amended where they were amended."""
         rows = await self.database.rows(
-            "SELECT task_id, record, digest FROM business_record WHERE task_id = ANY(%(ids)s)",
+            "SELECT task_id, record, digest, amendments FROM business_record WHERE task_id = ANY(%(ids)s)",
             {"ids": list(task_ids)},
         )
-        return {r["task_id"]: Record(r["record"], r["digest"]) for r in rows}
+        return {r["task_id"]: Record(r["record"], r["digest"], r["amendments"]) for r in rows}
 
     async def abandon(self, task_id: str, definition: str, digest: str) -> bool:
         """Close a submission that never finished. False: its own record, of that digest, is there after all (A6)."""
@@ -59,10 +74,16 @@ class Orders:
         )
         return bool(rows)
 
-    async def amend(self, task_id: str, record: Json) -> None:
-        """Replace the details on an operator's word; the digest of the first submission stays."""
-        await self.database.rows(
-            "UPDATE business_record SET record = %(record)s::jsonb, amendments = amendments + 1,"
-            " updated_at = clock_timestamp() WHERE task_id = %(task_id)s RETURNING task_id",
-            {"task_id": task_id, "record": json.dumps(record)},
-        )
+    async def amend(self, amendment: Amendment) -> bool:
+        """Replace the details on an operator's word; the digest of the first submission stays.
+
+        Returns:
+            Whether it is made, now or before. False: somebody else has amended the record since it was read.
+        """
+        params = {
+            "task_id": amendment.task_id,
+            "record": json.dumps(amendment.record),
+            "seen": amendment.seen,
+            "amendment": amendment.id,
+        }
+        return bool(await self.database.rows(query("amend_record"), params))

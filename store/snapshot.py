@@ -74,6 +74,16 @@ class Snapshot(BaseModel):
     steps: list[StepRow]
     undo_log: list[UndoRow]
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether some step was ever begun."""
+        return any(s.state is not StepState.NOT_STARTED for s in self.steps)
+
+    @property
+    def claims_in_vain(self) -> int:
+        """How often it was claimed since an attempt last began a step."""
+        return self.epoch - max(s.epoch for s in self.steps)
+
     def step(self, name: str) -> StepRow:
         """The step of that name; KeyError if the task has none."""
         found = next((s for s in self.steps if s.name == name), None)

@@ -8,7 +8,7 @@ lost, or the work was run twice), or it is no longer the caller's (B2). Repeatin
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
@@ -17,7 +17,7 @@ from uuid import uuid4
 from domain.ids import attempt_id
 from domain.messages import Begin, End, Grant, Json, Report, UndoRequest, UndoVerdict
 from domain.states import EventKind, StepState, TaskState, UndoState
-from store.database import Database, Params, query
+from store.database import BeforeCommit, Database, Params, query
 from store.snapshot import Snapshot, StepRow
 
 _BLOCKED = timedelta(seconds=1)
@@ -153,10 +153,15 @@ class StateStore:
         """Give the row back without counting a failure; what `step` reserved returns if nothing was `called`."""
         return await self._release(hold, cause, step, called, delay, unstarted=False)
 
-    async def release_unstarted(self, claim: Claim, cause: str, delay: timedelta) -> Report:
-        """Give a claim back whose run may not have started: only if none has bound itself yet."""
+    async def release_unstarted(
+        self, claim: Claim, cause: str, delay: timedelta, *, record: Literal["there", "missing"] | None = None
+    ) -> Report:
+        """Give a claim back whose run may not have started: only if none has bound itself yet.
+
+        `record`: whether it found its business record, to be remembered.
+        """
         hold = Hold(claim.task.task_id, claim.locked_by, "")
-        return await self._release(hold, cause, None, False, delay, unstarted=True)
+        return await self._release(hold, cause, None, False, delay, unstarted=True, record=record)
 
     async def note_late(self, task_id: str, step: str, answer: Json, *, actor: str) -> None:
         """Keep an answer that came too late as evidence, once an actor and step; nothing else changes (C10)."""
@@ -192,10 +197,35 @@ class StateStore:
     # --- people -----------------------------------------------------------------------------------------------
 
     async def resubmit(
-        self, task_id: str, *, requester: str, reason: str, changes: Json
+        self,
+        task_id: str,
+        *,
+        requester: str,
+        reason: str,
+        changes: Json,
+        amend: Callable[[], Awaitable[object]] | None = None,
+        no_effect: str | None = None,
+        evidence: str | None = None,
     ) -> tuple[bool, Snapshot | None]:
-        """Error back to Pending, with counts reset and a fresh budget (G1). Whether it moved, and the task."""
+        """Error back to Pending, with counts reset and a fresh budget (G1).
+
+        Args:
+            task_id: A task in Error. requester: who says so; reason: why.
+            changes: What is corrected in its business record, for the audit trail.
+            amend: Corrects the record, and changes nothing when it is awaited again. It is awaited before the COMMIT if
+                the task moves: so nobody else moves it meanwhile, and it stays in Error if this raises.
+            no_effect: A step whose calls of unknown outcome had no effect, as the person has seen: it gets a new key.
+            evidence: What shows that.
+
+        Returns:
+            Whether it moved, and the task.
+        """
         token = uuid4().hex
+
+        async def amend_if_it_moves(counts: Sequence[int]) -> None:
+            if amend is not None and counts[1]:
+                await amend()
+
         changed, after = await self._transition(
             "resubmit",
             {
@@ -203,9 +233,12 @@ class StateStore:
                 "requester": requester,
                 "reason": reason,
                 "changes": json.dumps(changes),
+                "no_effect": no_effect,
+                "evidence": evidence,
                 "request": token,
             },
             wakes=True,
+            before_commit=amend_if_it_moves if amend else None,
         )
         moved = bool(changed) or await self._was_written(task_id, EventKind.RESUBMITTED, requester, token)
         return moved, after
@@ -245,12 +278,14 @@ class StateStore:
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    async def _transition(self, name: str, params: Params, *, wakes: bool = False) -> tuple[int, Snapshot | None]:
+    async def _transition(
+        self, name: str, params: Params, *, wakes: bool = False, before_commit: BeforeCommit | None = None
+    ) -> tuple[int, Snapshot | None]:
         """Lock, write, read back; `wakes`: the same transaction tells the dispatchers that there is work."""
         key = {"task_id": params["task_id"]}
         notify: list[tuple[str, Params]] = [(NOTIFY, {})] if wakes else []
         counts, rows = await self.database.transaction(
-            (query("lock"), key), (query(name), params), (query("snapshot"), key), *notify
+            (query("lock"), key), (query(name), params), (query("snapshot"), key), *notify, before_commit=before_commit
         )
         after = Snapshot.model_validate(rows[2][0]) if rows[2] else None
         if after is None or after.locked_by is None:
@@ -270,7 +305,15 @@ class StateStore:
         return bool(rows)
 
     async def _release(
-        self, hold: Hold, cause: str, step: str | None, called: bool, delay: timedelta, *, unstarted: bool
+        self,
+        hold: Hold,
+        cause: str,
+        step: str | None,
+        called: bool,
+        delay: timedelta,
+        *,
+        unstarted: bool,
+        record: str | None = None,
     ) -> Report:
         changed, after = await self._transition(
             "release",
@@ -281,6 +324,7 @@ class StateStore:
                 "called": called,
                 "delay_s": delay.total_seconds(),
                 "unstarted": unstarted,
+                "record": record,
             },
         )
         if changed or await self._was_written(hold.task_id, EventKind.RELEASED, hold.locked_by):

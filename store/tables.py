@@ -362,7 +362,10 @@ class Alert(StateTable, table=True):
 
 
 class BusinessRecord(OrdersTable, table=True):
-    """The business details of a task. `outcome` closes it: `abandoned`, or how the task ended."""
+    """The business details of a task. `outcome` closes it: `abandoned`, or how the task ended.
+
+    `amendment`: by which the last amendment is taken once.
+    """
 
     __tablename__ = "business_record"
 
@@ -371,6 +374,7 @@ class BusinessRecord(OrdersTable, table=True):
     record: dict[str, Any] | None = Field(default=None, sa_column=_json())
     digest: str = Field(sa_column=_text())
     amendments: int = Field(default=0, sa_column=_int(0))
+    amendment: str | None = Field(default=None, sa_column=_text(nullable=True))
     outcome: str | None = Field(default=None, sa_column=_text(nullable=True))
     created_at: datetime = Field(sa_column=_at())
     updated_at: datetime = Field(sa_column=_at())

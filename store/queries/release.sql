@@ -1,5 +1,6 @@
 -- The holder, which can't go on for reasons that are not the task's, gives the row back: no failure is counted, and
--- the reservation returns only where certainly no call was made. With `unstarted`, only if no run has bound itself.
+-- the reservation returns only where certainly no call was made. With `unstarted`, only if no run has bound itself; the
+-- event keeps whether the business record was there, if that is known.
 WITH held AS MATERIALIZED (
     SELECT task_id, state, epoch, last_event
     FROM task
@@ -32,6 +33,7 @@ INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, de
 SELECT
     moved.task_id, moved.last_event, 'released', held.state, moved.state, moved.epoch, %(locked_by)s,
     jsonb_strip_nulls(jsonb_build_object(
-        'cause', %(cause)s::text, 'run_id', CASE WHEN NOT %(unstarted)s THEN %(run_id)s::text END
+        'cause', %(cause)s::text, 'record', %(record)s::text,
+        'run_id', CASE WHEN NOT %(unstarted)s THEN %(run_id)s::text END
     ))
 FROM moved, held

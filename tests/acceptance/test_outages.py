@@ -96,6 +96,30 @@ async def test_half_written_submission_that_is_to_be_undone_ends(bench: Bench, t
         assert await bench.settled(task_id) is TaskState.COMPENSATED
 
 
+@pytest.mark.demand("A1", "A6", "B6")
+async def test_begun_order_whose_record_was_lost_goes_on_once_it_is_put_back(
+    bench: Bench, simulators: Simulators, databases: Databases, order: dict[str, Any], task_id: str
+) -> None:
+    simulators.fault("payments", "error", status=503, retry_after_s=5, match={"task_id": task_id}, times=1)
+    with WorkerProcess(bench.settings) as worker:
+        await bench.submit(order, task_id)
+        await bench.called(simulators, "payments", task_id)
+        assert await worker.stop() == 0
+    with psycopg.connect(databases.orders_owner, autocommit=True) as orders:
+        orders.execute("CREATE TABLE kept AS SELECT * FROM business_record")
+        orders.execute("DELETE FROM business_record")
+        async with bench.worker(Role.SCHEDULER, Role.AGENTS):
+
+            async def missed() -> bool:
+                return [a.kind for a in (await bench.page(task_id)).alerts] == ["record_missing"]
+
+            await eventually(missed)
+            assert (await bench.page(task_id)).task.state is TaskState.PENDING
+            orders.execute("INSERT INTO business_record SELECT * FROM kept")
+            assert await bench.settled(task_id) is TaskState.PROCESSED
+    assert simulators.live(task_id) == FULL
+
+
 class _Odd(BaseHTTPRequestHandler):
     """A service that answers its first request with a success that makes no sense, and then knows nothing of it."""
 

@@ -39,9 +39,8 @@ _ESCORT = {"lock", "find_task", "snapshot", "pg_notify", "pg_advisory_xact_lock"
 
 _INLINE = {
     r"SELECT (pg_notify|pg_advisory_xact_lock)\(": r"\1",
-    r"SELECT task_id, record, digest FROM business_record": "load_records",
+    r"SELECT task_id, record, digest, amendments FROM business_record": "load_records",
     r"SELECT digest FROM business_record": "find_digest",
-    r"UPDATE business_record": "amend_record",
     r"SELECT body FROM inbox": "find_answer",
     r"SELECT 1 FROM event": "was_written",
     r"UPDATE sweep": "finish_sweep",
@@ -87,10 +86,10 @@ Method = Callable[..., Awaitable[Any]]
 
 
 def _transaction(real: Method) -> Method:
-    async def transaction(self: Any, *statements: tuple[str, Mapping[str, Any]]) -> Any:
+    async def transaction(self: Any, *statements: tuple[str, Mapping[str, Any]], **more: Any) -> Any:
         point, tasks = _write(statements), _tasks(statements)
         at(f"before:{point}", tasks)
-        counts, rows = await real(self, *statements)
+        counts, rows = await real(self, *statements, **more)
         at(f"after:{point}", tasks or [r["task_id"] for found in rows for r in found if "task_id" in r])
         return counts, rows
 

@@ -220,7 +220,7 @@ SCENARIOS = (
         plays.abandoned,
         _P,
         ORDERED,
-        more=behind("after:admit", "release", "abandon_record", "withdraw"),
+        more=behind("after:admit", "release", "unfinished", "abandon_record", "withdraw"),
     ),
     Scenario("submission contradicted", plays.contradicted, _P, ORDERED, once=around("dead_letter")),
     Scenario("worker drained", plays.drained, _P, ORDERED, once=around("release:stock")),

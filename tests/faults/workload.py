@@ -24,7 +24,7 @@ from domain.states import TaskState
 from runtime.parts import Stores, caps
 from store.database import Database
 from store.intake import Intake
-from store.orders import Orders
+from store.orders import Amendment, Orders
 from store.snapshot import Snapshot
 from store.state_store import StateStore
 from store.submission import Accepted, Conflict, Refused, Submission, Verdict
@@ -243,7 +243,8 @@ class Traffic:
         record = {**plan.record, "address": ORDER["address"]}
         while task.state is TaskState.ERROR and plan.task_id not in self.corrected:
             try:
-                await self._stores.orders.amend(plan.task_id, record)
+                found = (await self._stores.orders.load([plan.task_id]))[plan.task_id]
+                await self._stores.orders.amend(Amendment(plan.task_id, record, found.amendments))
                 moved, _ = await self._stores.store.resubmit(
                     plan.task_id, requester="operator", reason="the customer gave another address", changes={}
                 )

@@ -133,6 +133,7 @@ async def test_key_that_the_service_no_longer_remembers_is_never_sent_again(paym
     assert isinstance(outcome, Refused)
     assert (outcome.code, outcome.unknown_before) == (KEY_FORGOTTEN, True)
     assert "remembers keys for 1 day" in outcome.message
+    assert "--no-effect charge --evidence TEXT" in outcome.message
     assert payments.sent == 0
     young = await payments.charge(unknown=True, key_age_s=DAY_S - 60)
     assert isinstance(young, Completed)

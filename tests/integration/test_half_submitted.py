@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -16,6 +17,7 @@ from store.intake import Admitted, Intake, NewTask
 from store.snapshot import Snapshot
 from store.submission import Accepted, Conflict, SubmissionDesk, digest_of
 from tests.conftest import ORDER
+from tests.integration.situations import recovered
 from tests.integration.store_bench import (
     LOADED,
     ROOMY,
@@ -77,8 +79,10 @@ async def test_unpaired_row_is_removed_after_its_grace_and_a_later_submission_st
     await store.intake.admit(new_task(task_id))
     assert await dispatcher(store, client, timedelta(0)).run_once() == []
     assert store.contents(task_id)[:4] == [[], [], [], []]
-    (alert,) = store.owner("SELECT kind FROM alert")
+    (alert,) = store.owner("SELECT kind, message FROM alert")
     assert alert["kind"] == "submission_abandoned"
+    assert alert["message"].startswith("its submission by cli, 20")
+    assert "no claim has found a business record of its own" in alert["message"]
     (record,) = store.orders_owner("SELECT record, outcome FROM business_record")
     assert record == {"record": None, "outcome": "abandoned"}
     assert await store.submit(task_id) == Accepted(task_id, "order", new=True)
@@ -176,6 +180,8 @@ async def test_start_that_is_refused_for_good_gives_the_row_back_and_alerts_once
     nowhere = await Client.connect(temporal_server.address, namespace="nowhere", plugins=[new_plugin()])
     for _ in range(2):
         assert await dispatcher(store, nowhere, timedelta(hours=1)).run_once() == []
+        (event,) = store.owner("SELECT detail FROM event ORDER BY number DESC LIMIT 1")
+        assert event["detail"]["record"] == "there"
         row = store.row(task_id)
         assert (row["state"], row["locked_by"], row["failure_count"]) == ("Pending", None, 0)
         store.owner("UPDATE task SET not_before = clock_timestamp()")
@@ -199,3 +205,88 @@ async def test_row_whose_business_record_is_anothers_is_never_run(
     assert store.contents(task_id)[0] == []
     (record,) = store.orders_owner("SELECT record FROM business_record")
     assert record["record"] == other
+
+
+# --- records that are lost ------------------------------------------------------------------------------------
+
+
+def lose_record(store: StoreBench) -> None:
+    """The orders database has lost what it had."""
+    store.orders_owner("DELETE FROM business_record")
+
+
+async def look_again(store: StoreBench, client: Client) -> float:
+    """A claim of what is not due yet, whose grace is long over; for how many seconds the task waits then."""
+    store.owner("UPDATE task SET not_before = clock_timestamp()")
+    assert await dispatcher(store, client, timedelta(0)).run_once() == []
+    (row,) = store.owner("SELECT extract(epoch FROM not_before - updated_at)::float8 AS wait_s FROM task")
+    return round(row["wait_s"], 1)
+
+
+@pytest.mark.demand("A1", "A6", "B6")
+async def test_begun_task_whose_record_is_lost_waits_for_it_longer_and_longer_with_one_alert(
+    store: StoreBench, client: Client, task_id: str
+) -> None:
+    hold = await store.begun(task_id)
+    await store.store.release(hold, "draining", step="stock", called=True, delay=timedelta(0))
+    lose_record(store)
+    waits = [await look_again(store, client) for _ in range(11)]
+    assert waits == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
+    assert store.orders_owner("SELECT * FROM business_record") == [], "putting it back is no conflict"
+    row = store.row(task_id)
+    assert (row["state"], row["locked_by"], row["failure_count"]) == ("Pending", None, 0)
+    (alert,) = store.owner("SELECT kind, task_id, message FROM alert")
+    assert (alert["kind"], alert["task_id"]) == ("record_missing", task_id)
+    assert f"task {task_id} has begun" in alert["message"]
+    assert "put the record back, and it goes on" in alert["message"]
+    store.is_consistent(task_id)
+
+
+async def claimed_long_afterwards(store: StoreBench, _: Client, task_id: str) -> None:
+    """Nobody looked at it for two hours."""
+    await store.submit(task_id)
+    store.owner("UPDATE task SET created_at = created_at - interval '2 hours'")
+
+
+async def not_started(store: StoreBench, client: Client, task_id: str) -> None:
+    """One claim came before its record, the next one found it, but the run could not be started."""
+    await store.intake.admit(new_task(task_id))
+    await dispatcher(store, client, timedelta(hours=1)).run_once()
+    await store.submit(task_id)
+    store.owner("UPDATE task SET not_before = clock_timestamp()")
+    (claim,) = await store.store.claim("worker", LOADED, 1)
+    await store.store.release_unstarted(claim, "Temporal did not start the run", timedelta(0), record="there")
+
+
+async def kept(store: StoreBench, _: Client, task_id: str) -> None:
+    """Its submitter has made sure that it stays, when a dispatcher was about to remove it."""
+    await _found_unpaired(store, task_id)
+    await store.submit(task_id)
+
+
+async def expired(store: StoreBench, client: Client, task_id: str) -> None:
+    """One claim came before its record, and the next one was lost with its worker."""
+    await store.intake.admit(new_task(task_id))
+    await dispatcher(store, client, timedelta(hours=1)).run_once()
+    await store.submit(task_id)
+    await store.claim(task_id)
+    await recovered(store, task_id)
+
+
+@pytest.mark.demand("A1", "A6")
+@pytest.mark.parametrize("history", [claimed_long_afterwards, not_started, kept, expired])
+async def test_task_that_may_have_been_acknowledged_is_not_removed_when_its_record_is_lost(
+    store: StoreBench,
+    client: Client,
+    task_id: str,
+    history: Callable[[StoreBench, Client, str], Awaitable[None]],
+) -> None:
+    await history(store, client, task_id)
+    lose_record(store)
+    assert await look_again(store, client) >= 1
+    assert store.row(task_id)["state"] == "Pending"
+    assert store.orders_owner("SELECT * FROM business_record") == []
+    (alert,) = store.owner("SELECT kind, message FROM alert")
+    assert alert["kind"] == "record_missing"
+    assert f"task {task_id} may have been acknowledged" in alert["message"]
+    assert await store.submit(task_id) == Accepted(task_id, "order", new=False), "and its submitter can complete it"

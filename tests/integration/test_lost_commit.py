@@ -13,9 +13,11 @@ import pytest
 from domain.messages import End, Report, UndoVerdict
 from domain.states import TaskState
 from store.database import Database
+from store.orders import Amendment
 from store.services import Services
 from store.snapshot import Snapshot
 from store.state_store import Claim, StateStore
+from tests.conftest import ORDER
 from tests.faults.proxy import Cut, Proxy
 from tests.integration.situations import REFUSED, asked, in_error, recovered, undo_begun
 from tests.integration.store_bench import BREAKER, LOADED, StoreBench, begin, undo
@@ -198,6 +200,25 @@ async def test_only_who_asked_is_told_that_it_was_accepted(store: StoreBench, li
     first = await through(line, Cut.AFTER_COMMIT, line.store.request_undo(asked(task_id)))
     second = await line.store.request_undo(asked(task_id))
     assert (first.verdict, second.verdict) == ("accepted", "already")
+
+
+@pytest.mark.demand("G1", "G4")
+async def test_correction_whose_acknowledgement_is_lost_is_made_once(
+    store: StoreBench, line: Line, task_id: str, cut: Cut
+) -> None:
+    await in_error(store, task_id)
+    amendment = Amendment(task_id, {**ORDER, "currency": "CHF"}, 0)
+    told = []
+
+    async def amend() -> None:
+        told.append(await store.orders.amend(amendment))
+
+    resubmission = line.store.resubmit(task_id, requester="anna", reason="corrected", changes={}, amend=amend)
+    moved, _ = await through(line, cut, resubmission)
+    assert (moved, set(told)) == (True, {True})
+    assert store.kinds(task_id)[-2:] == ["failed", "resubmitted"]
+    (record,) = store.orders_owner("SELECT record ->> 'currency' AS currency, amendments FROM business_record")
+    assert record == {"currency": "CHF", "amendments": 1}
 
 
 @pytest.mark.demand("B3", "D11")

@@ -5,7 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from psycopg.types.json import Jsonb
 
+from activities.agent import KEY_FORGOTTEN
 from cli.outlook import outlook
 from cli.repair import Repair, make
 from domain.states import UndoState
@@ -56,6 +58,33 @@ async def test_outlook_of_a_task_that_waits_for_a_service_says_which_why_and_unt
     assert "its undo is claimable now" in await next_of(reads, task_id), "it is the probe itself"
     await store.services.force("shipping", "open", requester="cli:anna", reason="they move house")
     assert "cli:anna has opened its breaker (they move house)" in await next_of(reads, task_id)
+
+
+@pytest.mark.demand("B10", "G5")
+async def test_outlook_of_a_task_that_was_given_back_says_why(store: StoreBench, reads: Reads, task_id: str) -> None:
+    hold = await store.begun(task_id)
+    await store.store.release(hold, "its business record is not there", called=False, delay=timedelta(minutes=4))
+    then = await next_of(reads, task_id)
+    assert then.startswith("claimable at 20")
+    assert then.endswith("by the next worker with a free slot: its business record is not there")
+
+
+@pytest.mark.demand("C15", "G1", "G5")
+async def test_outlook_of_a_task_in_error_names_the_word_that_a_person_can_give_on_an_unknown_call(
+    store: StoreBench, reads: Reads, task_id: str
+) -> None:
+    hold = await store.begun(task_id, "provisioning", "name")
+    await store.store.fail(hold, "name", {"step": "name", "message": "?"}, unknown=True, then="error")
+    again = f"python starter.py resubmit {task_id}"
+    word = f"`{again} --no-effect name --evidence TEXT --reason TEXT`"
+    then = await next_of(reads, task_id)
+    assert then.startswith(f"waits for a person: `{again}`; a call of step name may have had its effect")
+    assert then.endswith(word)
+    store.owner("UPDATE step SET error = %(error)s WHERE name = 'name'", error=Jsonb({"code": KEY_FORGOTTEN}))
+    then = await next_of(reads, task_id)
+    assert then.startswith("waits for a person: its service no longer knows of a call of step name; look there")
+    assert then.endswith(word)
+    assert "compensate" not in then, "it is past its pivot"
 
 
 @pytest.mark.demand("F6", "F7", "G5")

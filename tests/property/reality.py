@@ -10,7 +10,7 @@ from typing import Any, Literal
 from domain.definition import Definition, Registry
 from domain.messages import Begin, Json, Report, UndoCall, UndoRequest
 from domain.states import UndoState
-from store.database import Database, Params, Rows
+from store.database import BeforeCommit, Database, Params, Rows
 from store.intake import Intake, NewTask
 from store.snapshot import Snapshot
 from store.state_store import Claim, Hold, StateStore
@@ -70,10 +70,12 @@ class Twice:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def transaction(self, *statements: tuple[str, Params]) -> tuple[Sequence[int], Sequence[Rows]]:
+    async def transaction(
+        self, *statements: tuple[str, Params], before_commit: BeforeCommit | None = None
+    ) -> tuple[Sequence[int], Sequence[Rows]]:
         """As the database's, sent twice."""
-        await self._database.transaction(*statements)
-        return await self._database.transaction(*statements)
+        await self._database.transaction(*statements, before_commit=before_commit)
+        return await self._database.transaction(*statements, before_commit=before_commit)
 
     async def rows(self, statement: str, params: Params | None = None) -> Rows:
         """As the database's: only reads come this way."""

@@ -16,6 +16,7 @@ from domain.definition import Definition
 from domain.messages import AgentRequest, Begin, Completed, GaveUp, Grant, Json, Outcome, Report, UndoRequest, Work
 from pipelines import registry
 from store.intake import Caps, Full, Intake, NewTask
+from store.orders import Amendment
 from store.state_store import Hold
 from store.submission import Accepted, Submission, digest_of
 
@@ -188,7 +189,8 @@ def _read(submission: Submission) -> tuple[Definition, Json]:
 def letting_the_last_writer_win(real: Any) -> Any:
     async def _conflict(self: Any, submission: Submission, reason: str) -> Any:
         definition, record = _read(submission)
-        await self._orders.amend(submission.task_id, record)
+        found = (await self._orders.load([submission.task_id]))[submission.task_id]
+        await self._orders.amend(Amendment(submission.task_id, record, found.amendments))
         await self._orders.database.rows(
             "UPDATE business_record SET digest = %(digest)s WHERE task_id = %(task_id)s RETURNING task_id",
             {"task_id": submission.task_id, "digest": digest_of(definition.name, record)},

@@ -87,7 +87,7 @@ def put_in(patches: Iterable[Patch]) -> Callable[[], None]:
 def _sends(real: Any, texts: Mapping[str, str]) -> Any:
     """Below the kill points, which know a statement by its text."""
 
-    async def _send(self: Database, statements: Any) -> Any:
-        return await real(self, [(texts.get(text, text), params) for text, params in statements])
+    async def _send(self: Database, statements: Any, before_commit: Any) -> Any:
+        return await real(self, [(texts.get(text, text), params) for text, params in statements], before_commit)
 
     return _send

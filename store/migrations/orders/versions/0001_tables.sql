@@ -4,6 +4,7 @@ CREATE TABLE business_record (
     record JSONB,
     digest TEXT NOT NULL,
     amendments INTEGER DEFAULT '0' NOT NULL,
+    amendment TEXT,
     outcome TEXT,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
     updated_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
