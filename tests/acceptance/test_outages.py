@@ -19,7 +19,7 @@ from pipelines import registry
 from runtime.embedded.postgres import EmbeddedPostgres
 from runtime.roles import Role
 from store.intake import NewTask
-from tests.conftest import Bench, Databases, Simulators, eventually
+from tests.conftest import FULL, Bench, Databases, Simulators, eventually
 from tests.workers import WorkerProcess
 
 
