@@ -224,7 +224,15 @@ STRANGERS: list[tuple[str, str, Whole]] = [
         Whole(
             Witnesses(
                 ledgers=Ledgers.of(
-                    {"svc": {"effects": [effect("a") | {"task_id": "nobody"}], "tombstones": [], "calls": []}}, NOW
+                    {
+                        "svc": {
+                            "effects": [effect("a") | {"task_id": "nobody"}],
+                            "tombstones": [],
+                            "calls": [],
+                            "probes": [],
+                        }
+                    },
+                    NOW,
                 )
             )
         ),

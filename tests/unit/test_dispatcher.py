@@ -110,7 +110,7 @@ class Outage:
             raise RPCError("no answer", RPCStatusCode.UNAVAILABLE, b"")
         return SimpleNamespace(result_run_id="run")
 
-    async def release_unstarted(self, *_: Any) -> None:
+    async def release_unstarted(self, *_: Any, **__: Any) -> None:
         """It may be claimed again."""
 
 
