@@ -43,7 +43,6 @@ async def test_orders_at_work_end_although_temporal_is_killed(
         kill(temporal_server)
         await asyncio.to_thread(temporal_server.start)
         assert await ended(bench, ids) == {TaskState.PROCESSED}
-    print("EPOCHS", [(await bench.page(i)).task.epoch for i in ids])
     assert 1 in [(await bench.page(i)).task.epoch for i in ids], "runs that were at work have gone on"
     assert [simulators.live(i) for i in ids] == [FULL] * 8
 
