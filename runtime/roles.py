@@ -111,16 +111,16 @@ async def running(
             callback_url=callback_addresses(settings).address,
             draining=draining,
         )
-        if Role.AGENTS in roles:
-            pulse = Pulse()
-            await _background(stack, draining, pulse.run())
-            for worker in _agent_workers(settings, client, agents, services, pulse):
-                await stack.enter_async_context(worker)
         if Role.SUPERVISOR in roles:
             await _supervisor(stack, settings, client)
         if Role.SCHEDULER in roles:
             stores = await stack.enter_async_context(open_stores(settings))
             await _scheduler(stack, settings, client, stores, agents, draining)
+        if Role.AGENTS in roles:  # they stop before the Scheduler, which then writes what became of their calls
+            pulse = Pulse()
+            await _background(stack, draining, pulse.run())
+            for worker in _agent_workers(settings, client, agents, services, pulse):
+                await stack.enter_async_context(worker)
         if Role.CALLBACKS in roles:
             store = await stack.enter_async_context(open_state_store(settings, size=2))
             await _callbacks(stack, settings, client, store, agents)
