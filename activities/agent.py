@@ -382,9 +382,9 @@ def _answer_of(found: Found, spec: Action) -> Json:
 
 
 def _too_old(agent: Agent, request: AgentRequest) -> str:
-    by_hand = f"`starter.py repair {request.task_id} {request.step} --done-by-hand`"
-    within = f"{agent.service} undoes by key for {agent.undoes_within}"
-    return f"{within}, and the first call is older: undo it there, then {by_hand}"
+    message = f"{agent.service} undoes by key for {agent.undoes_within}, and the first call is older"
+    word = f"repair {request.task_id} {request.step} --done-by-hand --evidence TEXT --reason TEXT"
+    return f"{message}: undo it there, then `python starter.py {word}`"
 
 
 def _first_problem(error: ValidationError) -> str:

@@ -108,8 +108,10 @@ def _repairs(page: TaskPage, ask: str) -> str:
     repair = f"python starter.py repair {page.task.task_id}"
     by_hand = "--done-by-hand --evidence TEXT --reason TEXT"
     if left := left_to_undo(page.undo_log):
-        words = f"once the cause is gone, `{ask}` undoes what is left ({', '.join(left)}); "
-        return words + f"or `{repair} {left[0]} {by_hand}`, or `{repair} {left[0]} --skip --reason TEXT`"
+        words = f"once the cause is gone, `{ask}` undoes what is left ({', '.join(left)}); or "
+        if any((e.error or {}).get("code") == KEY_FORGOTTEN for e in page.undo_log if e.step == left[0]):
+            words = f"step {left[0]} is too old to be undone by its key; undo it at its service, and "
+        return words + f"`{repair} {left[0]} {by_hand}`, or `{repair} {left[0]} --skip --reason TEXT`"
     steps = skipped(page.undo_log)
     if not steps:
         return f"nothing is left to undo; `{ask}` ends it"

@@ -82,7 +82,7 @@ async def test_charge_that_is_too_old_to_be_refunded_by_its_key_is_left_to_a_per
         done = await starter(settings, "repair", task_id, "charge", *BY_HAND, "--wait", "-o", "json")
     assert [a.kind for a in page.alerts] == ["compensation_failed"]
     assert "undo of charge: payments undoes by key for 30 days" in page.alerts[0].message
-    assert f"`starter.py repair {task_id} charge --done-by-hand`" in page.alerts[0].message
+    assert f"`python starter.py repair {task_id} charge --done-by-hand " in page.alerts[0].message
     assert (page.task.error or {})["code"] == "key_forgotten"
     assert {e.step: e.state for e in page.undo_log} == {"ship": "Undone", "charge": "Failed", "stock": "Logged"}
     assert done.code == 0, done.err

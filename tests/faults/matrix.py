@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
+from domain.states import TaskState
 from store.reads import TaskPage
 from tests.faults.cases import Case, pairs, singles
 from tests.faults.lane import Lane, Run
@@ -98,8 +99,14 @@ async def _last_words(run: Run) -> Iterator[str]:
 
 
 def _called_wrongly(run: Run, page: TaskPage) -> Iterator[str]:
-    """Calls of a step that came after it was finished, and keys that are not the same in every attempt (C2)."""
-    resubmitted = sum(e.kind == "resubmitted" for e in page.events)
+    """Calls of a step that came after it was finished, and keys that are not the same in every attempt (C2).
+
+    Another key needs a person: a resubmit, or a word that an undo which has failed is to go on.
+    """
+    renewed = {
+        False: sum(e.kind == "resubmitted" for e in page.events),
+        True: sum(e.state_from is TaskState.COMPENSATION_FAILED for e in page.events),
+    }
     keys: dict[tuple[str, bool], set[str]] = {}
     finished: dict[tuple[str, bool], datetime] = {}
     for event in page.events:
@@ -113,7 +120,9 @@ def _called_wrongly(run: Run, page: TaskPage) -> Iterator[str]:
             end = finished.get((step, undo))
             if end and datetime.fromisoformat(call["received_at"]) > end:
                 yield f"{'undo of ' if undo else ''}step {step} was called again after it was finished"
-    yield from (f"step {step} was called with keys {k}" for (step, _), k in keys.items() if len(k) > 1 + resubmitted)
+    for (step, undo), used in keys.items():
+        if len(used) > 1 + renewed[undo]:
+            yield f"step {step} was called with keys {used}"
 
 
 def main() -> None:

@@ -163,7 +163,7 @@ async def test_undo_is_sent_only_while_the_service_undoes_by_key(
         assert isinstance(outcome, Refused)
         assert outcome.code == KEY_FORGOTTEN
         assert f"undoes by key for {timedelta(days=days)}, and the first call is older" in outcome.message
-        assert f"`starter.py repair {task_id} charge --done-by-hand`" in outcome.message
+        assert f"`python starter.py repair {task_id} charge --done-by-hand " in outcome.message
     assert simulators.calls("payments", task_id, undo=True) == 0
     young = await payments.refund(agents=agents, key_age_s=days * DAY_S - 60)
     assert isinstance(young, Completed)

@@ -39,6 +39,18 @@ async def test_outlook_of_a_failed_undo_names_the_entry_and_every_way_on(
     assert "nothing is left to undo" in await next_of(reads, task_id)
 
 
+@pytest.mark.demand("F9", "G5")
+async def test_outlook_of_an_undo_that_is_too_old_does_not_advise_to_ask_again(
+    store: StoreBench, reads: Reads, task_id: str
+) -> None:
+    await refund_refused(store, task_id)
+    store.owner("UPDATE compensation SET error = %(error)s WHERE step = 'charge'", error=Jsonb({"code": KEY_FORGOTTEN}))
+    then = await next_of(reads, task_id)
+    assert then.startswith("waits for a person: step charge is too old to be undone by its key; undo it at its service")
+    assert f"starter.py repair {task_id} charge --done-by-hand" in then
+    assert "compensate" not in then
+
+
 @pytest.mark.demand("C8", "G5")
 async def test_outlook_of_a_task_that_waits_for_a_service_says_which_why_and_until_when(
     store: StoreBench, reads: Reads, task_id: str
