@@ -124,7 +124,7 @@ class SubmissionDesk:
                     written = await self._orders.create(submission.task_id, definition.name, record, digest)
                     if written == "different":
                         return await self._conflict(submission, "the orders database has another record of that id")
-                    if written == "created" or await self._intake.keep(submission.task_id):
+                    if (written == "created" and is_new) or await self._intake.keep(submission.task_id):
                         return Accepted(submission.task_id, definition.name, is_new)
         raise UsageError(f"task {submission.task_id}: its submission is being removed; submit it again")
 

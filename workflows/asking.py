@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from temporalio import workflow
@@ -16,6 +17,7 @@ from domain.text import clean
 from workflows.terms import LOCAL
 
 NO_REASON = "no reason given"
+_TRIES = 3
 
 
 async def ask_for_undo(request: UndoRequest) -> str:
@@ -36,16 +38,26 @@ async def ask_for_undo(request: UndoRequest) -> str:
 
 
 async def _hand_on(request: UndoRequest) -> None:
+    """Let a `CompensationRequest` go on asking. One that asks already may do so for an attempt only: it is told."""
     workflow_id = undo_request_id(workflow.info().workflow_type, request.task_id)
-    try:
-        await workflow.start_child_workflow(
-            "CompensationRequest",
-            request,
-            id=workflow_id,
-            parent_close_policy=workflow.ParentClosePolicy.ABANDON,
-        )
-    except WorkflowAlreadyStartedError:
-        workflow.logger.info("%s asks already", workflow_id)
+    for _ in range(_TRIES):
+        try:
+            await workflow.start_child_workflow(
+                "CompensationRequest",
+                request,
+                id=workflow_id,
+                parent_close_policy=workflow.ParentClosePolicy.ABANDON,
+            )
+        except WorkflowAlreadyStartedError:
+            workflow.logger.info("%s asks already", workflow_id)
+        else:
+            return
+        if request.holder is not None:
+            return
+        with suppress(FailureError):  # it has ended meanwhile: start it anew
+            told = {"requester": request.requester, "reason": request.reason}
+            await workflow.get_external_workflow_handle(workflow_id).signal("compensate", told)
+            return
 
 
 def read_request(args: Sequence[RawValue]) -> UndoRequest:

@@ -301,7 +301,7 @@ class _Attempt:
                 request.action, request, result_type=dict, **queued_options(step, work, grant)
             )
         except ActivityError as error:
-            return _outcome_of(error)
+            return _outcome_of(error, step)
         return Completed.model_validate(body)
 
     async def _bookkeeping(self, name: str, work: Work) -> Report:
@@ -357,11 +357,12 @@ def _input(args: Sequence[RawValue]) -> RunInput:
     raise ApplicationError(message, type="NotAnAttempt", non_retryable=True)
 
 
-def _outcome_of(error: ActivityError) -> Outcome:
+def _outcome_of(error: ActivityError, step: Step) -> Outcome:
     """What a failed activity says of the call: the Agent's own word, or that time won the race."""
     cause = error.cause
     if isinstance(cause, ApplicationError) and cause.details:
         return OutcomeBox.model_validate(cause.details[0]).outcome
-    if isinstance(cause, TimeoutError):  # an Agent heartbeats before each call
-        return TimedOut(cause="the deadline came first", called=bool(cause.last_heartbeat_details))
+    if isinstance(cause, TimeoutError):  # an Agent heartbeats before each call; one that answers later has answered
+        called = bool(cause.last_heartbeat_details) and not step.answers_later
+        return TimedOut(cause="the deadline came first", called=called)
     return TimedOut(cause=f"the Agent failed: {cause or error}")

@@ -242,6 +242,19 @@ async def test_begun_task_whose_record_is_lost_waits_for_it_longer_and_longer_wi
     store.is_consistent(task_id)
 
 
+@pytest.mark.demand("A6")
+async def test_submission_that_is_finished_late_waits_no_longer(
+    store: StoreBench, client: Client, task_id: str
+) -> None:
+    """The orders database was away between its writes, and a dispatcher has looked in vain again and again."""
+    await store.intake.admit(new_task(task_id))
+    store.owner("UPDATE task SET created_at = created_at - interval '2 hours'")
+    assert [await look_again(store, client) for _ in range(4)] == [1, 2, 4, 8]
+    assert await store.submit(task_id) == Accepted(task_id, "order", new=False)
+    assert [c.task.task_id for c in await store.store.claim("worker", LOADED, 1)] == [task_id]
+    store.is_consistent(task_id)
+
+
 async def claimed_long_afterwards(store: StoreBench, _: Client, task_id: str) -> None:
     """Nobody looked at it for two hours."""
     await store.submit(task_id)

@@ -20,6 +20,7 @@ from domain.ids import attempt_id, undo_request_id
 from domain.messages import End, OutcomeBox, Report, RunInput, StepView, TimedOut, UndoRequest, UndoVerdict, Work
 from pipelines import registry
 from tests.conftest import MACHINE
+from workflows.asking import _hand_on
 from workflows.compensation_request import CompensationRequest
 from workflows.scheduler import Scheduler, _outcome_of
 
@@ -35,6 +36,17 @@ class HandsOn:
         """Start who goes on asking, and end."""
         policy = workflow.ParentClosePolicy.ABANDON
         await workflow.start_child_workflow("CompensationRequest", request, id=workflow_id, parent_close_policy=policy)
+
+
+@workflow.defn(sandboxed=False)
+class CutOff:
+    """Asks for undo while the store is away."""
+
+    @workflow.run
+    async def run(self, requests: list[UndoRequest]) -> None:
+        """Hand each on, one after the other."""
+        for request in requests:
+            await _hand_on(request)
 
 
 class Store:
@@ -65,7 +77,7 @@ class Store:
 @asynccontextmanager
 async def worker(client: Client, store: Store) -> AsyncIterator[None]:
     """A worker of that store."""
-    workflows: list[type] = [HandsOn, CompensationRequest, Scheduler]
+    workflows: list[type] = [HandsOn, CutOff, CompensationRequest, Scheduler]
     activities: list[Callable[..., Any]] = [store.request_undo, store.perform]
     async with Worker(client, task_queue=QUEUE, workflows=workflows, activities=activities):
         yield
@@ -92,6 +104,25 @@ async def test_request_that_joins_one_of_an_attempt_that_lost_its_task_is_asked_
         assert (await handle.result())["verdict"] == "accepted"
     asked = list(dict.fromkeys((r.requester, r.holder, r.task_id) for r in store.asked))  # a write may be repeated
     assert asked == [("temporal", f"order/{task_id}/1", task_id), ("anna", None, task_id)]
+
+
+@pytest.mark.demand("F1")
+async def test_request_that_is_handed_on_behind_one_of_an_attempt_is_not_lost(client: Client) -> None:
+    """The run was cancelled, and a signal came as well, while the store was away: both are handed on, under one id."""
+    task_id = f"t-{uuid4().hex[:8]}"
+    store = Store(lambda r: "not_holder" if r.holder else "accepted", {})
+    holder = f"order/{task_id}/1"
+    both = [
+        UndoRequest(task_id=task_id, requester="temporal", reason="cancelled", holder=holder),
+        UndoRequest(task_id=task_id, requester="anna", reason="customer called"),
+    ]
+    async with worker(client, store):
+        await client.execute_workflow(CutOff.run, both, id=f"c-{task_id}", task_queue=QUEUE)
+        store.answers.set()
+        handle = client.get_workflow_handle(undo_request_id("CutOff", task_id))
+        assert (await handle.result())["verdict"] == "accepted"
+    asked = list(dict.fromkeys((r.requester, r.holder) for r in store.asked))
+    assert asked == [("temporal", holder), ("anna", None)]
 
 
 @pytest.mark.demand("G6", "F1")
@@ -137,14 +168,26 @@ async def _task_done_after(handle: Any, kind: str) -> None:
 
 
 @pytest.mark.demand("C8", "C9")
-@pytest.mark.parametrize(("details", "called"), [([], False), (["call 1, 5 of 5 left"], True)])
-def test_time_that_runs_out_at_a_queued_agent_says_whether_it_had_called(details: list[str], called: bool) -> None:
+@pytest.mark.parametrize(
+    ("pipeline", "step", "details", "called"),
+    [
+        ("order", "charge", [], False),
+        ("order", "charge", ["call 1, 5 of 5 left"], True),
+        ("provisioning", "machine", ["call 1, 5 of 5 left"], False),
+    ],
+    ids=["it was not sent", "it was sent", "it was taken, and the answer is to come later"],
+)
+def test_time_that_runs_out_at_a_queued_agent_says_whether_it_had_called(
+    pipeline: str, step: str, details: list[str], called: bool
+) -> None:
     """An Agent heartbeats before each call, so the server knows; a service that hangs must open its breaker."""
+    definition = registry().newest(pipeline)
+    assert definition is not None
     error = ActivityError(
         "", scheduled_event_id=1, started_event_id=2, identity="", activity_type="", activity_id="", retry_state=None
     )
     error.__cause__ = TimeoutError("", type=TimeoutType.SCHEDULE_TO_CLOSE, last_heartbeat_details=details)
-    outcome = _outcome_of(error)
+    outcome = _outcome_of(error, definition.step(step))
     assert isinstance(outcome, TimedOut)
     assert OutcomeBox(outcome=outcome)
     assert outcome.called is called
