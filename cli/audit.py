@@ -92,10 +92,10 @@ async def read_runs(client: Client, loader: Loader) -> Runs:
 
 
 async def _listed(client: Client) -> AsyncIterator[Run]:
-    """By the service's own call: the client's list fails at a run that is paused."""
+    """By the service's own call, again while the server is too busy: the client's list fails at a paused run."""
     wanted = ListWorkflowExecutionsRequest(namespace=client.namespace, page_size=1000)
     while True:
-        page = await client.workflow_service.list_workflow_executions(wanted)
+        page = await client.workflow_service.list_workflow_executions(wanted, retry=True)
         for seen in page.executions:
             status = WorkflowExecutionStatus.Name(seen.status).removeprefix("WORKFLOW_EXECUTION_STATUS_")
             yield Run(workflow_id=seen.execution.workflow_id, run_id=seen.execution.run_id, status=status)

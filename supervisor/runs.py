@@ -62,7 +62,8 @@ async def _terminate(client: Client, attempt: str) -> None:
     wanted = DescribeWorkflowExecutionRequest(
         namespace=client.namespace, execution=WorkflowExecution(workflow_id=attempt)
     )
-    run = (await client.workflow_service.describe_workflow_execution(wanted, timeout=_RPC)).workflow_execution_info
+    answer = await client.workflow_service.describe_workflow_execution(wanted, retry=True, timeout=_RPC)
+    run = answer.workflow_execution_info
     if run.HasField("close_time"):
         return
     handle = client.get_workflow_handle(attempt, run_id=run.execution.run_id)
