@@ -33,7 +33,9 @@ class Child:
 
     def __init__(self, pid: int, log: Path) -> None:
         self.pid, self.log = pid, log
-        self._pidfd = os.pidfd_open(pid)
+        self._pidfd: int | None = None
+        with suppress(ProcessLookupError):  # it has ended already: word of that is on its way
+            self._pidfd = os.pidfd_open(pid)
         self._code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     @property
@@ -43,7 +45,7 @@ class Child:
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal; nothing if it has ended."""
-        if self.is_alive:
+        if self.is_alive and self._pidfd is not None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, number)
 
@@ -61,7 +63,8 @@ class Child:
     def end(self, code: int) -> None:
         """Note its end."""
         self._code.set_result(code)
-        os.close(self._pidfd)
+        if self._pidfd is not None:
+            os.close(self._pidfd)
 
 
 class Nursery:
@@ -99,19 +102,23 @@ class Nursery:
         return await wanted
 
     async def _listen(self) -> None:
-        while said := await asyncio.get_running_loop().sock_recv(self._socket, _MOST):
-            pid, number, code = json.loads(said)
-            if code is not None:
-                self._children.pop(pid).end(code)
-                continue
-            log, wanted = self._wanted.pop(number)
-            child = self._children[pid] = Child(pid, log)
-            if wanted.cancelled():
-                child.send(signal.SIGKILL)
-            else:
-                wanted.set_result(child)
-        for _, wanted in self._wanted.values():
-            wanted.set_exception(RuntimeError("the nursery has ended"))
+        try:
+            while said := await asyncio.get_running_loop().sock_recv(self._socket, _MOST):
+                self._hear(*json.loads(said))
+        finally:
+            for _, wanted in [w for w in self._wanted.values() if not w[1].done()]:
+                wanted.set_exception(RuntimeError("nobody listens to the nursery any more"))
+
+    def _hear(self, pid: int, number: int, code: int | None) -> None:
+        if code is not None:
+            self._children.pop(pid).end(code)
+            return
+        log, wanted = self._wanted.pop(number)
+        child = self._children[pid] = Child(pid, log)
+        if wanted.cancelled():
+            child.send(signal.SIGKILL)
+        else:
+            wanted.set_result(child)
 
 
 def _serve(control: socket.socket) -> None:
