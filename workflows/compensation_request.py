@@ -48,14 +48,14 @@ class CompensationRequest:
         if parsed is None:
             message = f"workflow id {workflow_id!r} is not of the form DEFINITION/TASK_ID/undo"
             raise ApplicationError(message, type="BadWorkflowId", non_retryable=True)
-        request = (await self._request(given)).model_copy(update={"definition": parsed[0], "task_id": parsed[1]})
-        verdict = await self._ask(request)
+        verdict = await self._ask(await self._request(given), *parsed)
         if verdict["verdict"] == "not_holder" and self._asked is not None:  # it came from an attempt that lost its task
-            verdict = await self._ask(self._asked.model_copy(update={"definition": parsed[0], "task_id": parsed[1]}))
+            verdict = await self._ask(self._asked, *parsed)
         workflow.set_current_details(f"{verdict['verdict']}: {verdict['message']}")
         return verdict
 
-    async def _ask(self, request: UndoRequest) -> Json:
+    async def _ask(self, request: UndoRequest, definition: str, task_id: str) -> Json:
+        request = request.model_copy(update={"definition": definition, "task_id": task_id})
         verdict: Json = await workflow.execute_local_activity("request_undo", request, result_type=dict, **UNTIL_DONE)
         return verdict
 
