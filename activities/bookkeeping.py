@@ -7,7 +7,8 @@ longer its own. A boundary write is repeated by itself, never by repeating the c
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from time import monotonic
 from typing import Literal, assert_never
@@ -115,14 +116,12 @@ class Bookkeeping:
         """Write what came of a call; then, best effort, keep it if it came too late, and tell the service's breaker."""
         report = await self._boundary(hold, work, outcome)
         if report.end in _CAME_LATE and _is_answer(outcome):
-            with suppress(Unreachable, TimeoutError):
-                async with asyncio.timeout(_TAIL_S):
-                    answer = outcome.model_dump(mode="json")
-                    await self._store.note_late(hold.task_id, work.step, answer, actor=hold.locked_by)
+            async with _best_effort(_TAIL_S):
+                answer = outcome.model_dump(mode="json")
+                await self._store.note_late(hold.task_id, work.step, answer, actor=hold.locked_by)
         if work.request is not None:
-            with suppress(Unreachable, TimeoutError):
-                async with asyncio.timeout(_BREAKER_S):
-                    await self._tell_breaker(work.request.service, hold, work.step, outcome)
+            async with _best_effort(_BREAKER_S):
+                await self._tell_breaker(work.request.service, hold, work.step, outcome)
         return report
 
     async def _tell_breaker(self, service: str, hold: Hold, step: str, outcome: Outcome) -> None:
@@ -183,6 +182,14 @@ class Bookkeeping:
             return report
         held = self._reservations.peek(hold.run_id, work.then.step, work.undo)
         return report.model_copy(update={"grant": held.as_grant()}) if held else report
+
+
+@asynccontextmanager
+async def _best_effort(within_s: float) -> AsyncIterator[None]:
+    """What is done here may fail for want of the store or of time."""
+    with suppress(Unreachable, TimeoutError):
+        async with asyncio.timeout(within_s):
+            yield
 
 
 def _is_answer(outcome: Outcome) -> bool:

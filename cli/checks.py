@@ -202,9 +202,8 @@ def _callers(settings: Settings) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {service: set() for service in settings.services}
     for definition in registry():
         for step in definition.steps:
-            for action in step.actions:
-                role = "agents" if step.queue else "scheduler"
-                found.setdefault(action.partition(".")[0], set()).add(role)
+            for service in step.services:
+                found.setdefault(service, set()).add("agents" if step.queue else "scheduler")
     return found
 
 

@@ -90,6 +90,11 @@ class Step:
         """What it asks of Agents: its action, and its undo's."""
         return [self.action, *([self.undo.action] if self.undo else [])]
 
+    @property
+    def services(self) -> set[str]:
+        """The remote services whose Agents it asks."""
+        return {action.partition(".")[0] for action in self.actions}
+
 
 @dataclass(frozen=True)
 class Backoff:

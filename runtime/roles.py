@@ -138,7 +138,7 @@ async def _scheduler(
     agents: Agents,
     draining: asyncio.Event,
 ) -> None:
-    inline = {agents.actions[a].service for d in registry() for s in d.steps if s.queue is None for a in s.actions}
+    inline = {service for d in registry() for s in d.steps if s.queue is None for service in s.services}
     _need_addresses(agents, inline)
     name = process_name("scheduler")
     await publish_definitions(stores.intake, stores.registry)

@@ -221,11 +221,6 @@ class StateStore:
             Whether it moved, and the task.
         """
         token = uuid4().hex
-
-        async def amend_if_it_moves(counts: Sequence[int]) -> None:
-            if amend is not None and counts[1]:
-                await amend()
-
         changed, after = await self._transition(
             "resubmit",
             {
@@ -238,7 +233,7 @@ class StateStore:
                 "request": token,
             },
             wakes=True,
-            before_commit=amend_if_it_moves if amend else None,
+            before_commit=_if_it_moves(amend) if amend else None,
         )
         moved = bool(changed) or await self._was_written(task_id, EventKind.RESUBMITTED, requester, token)
         return moved, after
@@ -460,3 +455,13 @@ def _verdict(request: UndoRequest, moved: bool, after: Snapshot | None) -> UndoV
     pivot = next((s.name for s in after.steps if s.pivot), "?")
     message = f"task {task_id} is past its pivot (step {pivot}): it can only go forward"
     return UndoVerdict(verdict="past_pivot", task_id=task_id, state=after.state, message=message)
+
+
+def _if_it_moves(act: Callable[[], Awaitable[object]]) -> BeforeCommit:
+    """Do something before the COMMIT of a transition, if that has changed the task."""
+
+    async def before_commit(counts: Sequence[int]) -> None:
+        if counts[1]:
+            await act()
+
+    return before_commit
