@@ -8,6 +8,7 @@ import pytest
 
 from runtime.embedded.postgres import EmbeddedPostgres
 from store.reads import Reads, open_reads
+from tests.integration.resubmitting import People
 from tests.integration.store_bench import StoreBench, own_store_bench
 
 
@@ -31,3 +32,9 @@ async def reads(opened: StoreBench) -> AsyncIterator[Reads]:
     """Reads on the state store of this file."""
     async with open_reads(opened.databases.app) as found:
         yield found
+
+
+@pytest.fixture
+def people(store: StoreBench, reads: Reads, task_id: str) -> People:
+    """The people who resubmit the task."""
+    return People(store, reads, task_id)
