@@ -72,13 +72,15 @@ def write_ahead(server: EmbeddedPostgres, ballast: Path) -> None:
         leave_free(ballast, 0)
 
 
-async def submit_while_possible(bench: StoreBench) -> list[str]:
-    """Submit one task after another until the store is away; those that were acknowledged."""
+async def submit_while_possible(bench: StoreBench, some: asyncio.Event) -> list[str]:
+    """Submit one task after another until the store is away; those that were acknowledged. `some`: set by a few."""
     acknowledged: list[str] = []
     with suppress(Unreachable):
         for n in count():
             assert isinstance(await bench.submit(f"t-{n}"), Accepted)
             acknowledged.append(f"t-{n}")
+            if len(acknowledged) > 10:
+                some.set()
     return acknowledged
 
 
@@ -91,9 +93,11 @@ async def test_postgres_that_ended_on_a_full_disk_is_started_again_once_there_is
     keeper.start()
     async with store_on(server) as (bench, databases):
         leave_free(ballast, 24_000_000)
-        acknowledged, _ = await asyncio.gather(
-            submit_while_possible(bench), asyncio.to_thread(write_ahead, server, ballast)
-        )
+        some = asyncio.Event()
+        submitting = asyncio.create_task(submit_while_possible(bench, some))
+        await some.wait()
+        await asyncio.to_thread(write_ahead, server, ballast)
+        acknowledged = await submitting
         assert len(acknowledged) > 10
         for _ in range(3):  # dead; a start that fails; dead
             await asyncio.to_thread(keeper.tick)

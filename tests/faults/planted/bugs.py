@@ -332,7 +332,7 @@ BUGS = (
         "ack_before_commit",
         "the submission is acknowledged, and its business record written behind that",
         (Behaviour(Orders, "create", b.writing_behind_the_acknowledgement),),
-        ("submitter: after:admit",),
+        ("submitter: before:admit",),
         ("acknowledged_task_is_there",),
     ),
     Bug(

@@ -17,8 +17,7 @@ def submit(task: Task, *, same: bool) -> Answer:
     if not same:
         task.alerts.append("dead_letter")
         return Answer("Conflict")
-    known = task.recorded or task.abandoned
-    if known and task.epoch > 0 and task.state in (_T.PENDING, _T.PROCESSING) and not task.has_begun:
+    if task.epoch > 0 and task.state in (_T.PENDING, _T.PROCESSING) and not task.has_begun:
         task.move(_K.NOTED, "submission")
     task.recorded, task.abandoned = True, False
     return Answer("Accepted")
