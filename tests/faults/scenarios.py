@@ -15,7 +15,6 @@ from tests.faults import plays
 from tests.faults.lane import Run
 
 Stage = tuple[str, ...]
-ORDERED = FULL
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ SCENARIOS = (
         "order",
         plays.ordered,
         _P,
-        ORDERED,
+        FULL,
         path=FORWARD,
         once=FORWARD,
         more=(
@@ -126,7 +125,7 @@ SCENARIOS = (
         "order swept",
         plays.ordered,
         _P,
-        ORDERED,
+        FULL,
         more=(
             *behind("after:begin:stock", "recover", "request_cancel_workflow_execution"),
             *(("after:begin:stock", *kills) for kills in behind("after:begin:stock", *TERMINATED)),
@@ -134,9 +133,9 @@ SCENARIOS = (
         ),
         supervised=True,
     ),
-    Scenario("order claimed", plays.ordered_while_nobody_claims, _P, ORDERED, once=whoever("claim"), later=True),
-    Scenario("order answered late", plays.answered_late, _P, ORDERED, once=around("late_answer:stock")),
-    Scenario("order not shipped", plays.not_shipped, _P, ORDERED, once=around("fail:ship", "resubmit")),
+    Scenario("order claimed", plays.ordered_while_nobody_claims, _P, FULL, once=whoever("claim"), later=True),
+    Scenario("order answered late", plays.answered_late, _P, FULL, once=around("late_answer:stock")),
+    Scenario("order not shipped", plays.not_shipped, _P, FULL, once=around("fail:ship", "resubmit")),
     Scenario(
         "order declined",
         plays.declined,
@@ -203,15 +202,15 @@ SCENARIOS = (
         "service out of calls",
         plays.out_of_calls,
         _P,
-        ORDERED,
+        FULL,
         once=(*around("give_up:stock", "breaker_failed", "breaker_succeeded"), *whoever("breaker_lease")),
     ),
-    Scenario("breaker forced", plays.breaker_forced, _P, ORDERED, once=whoever("breaker_force")),
+    Scenario("breaker forced", plays.breaker_forced, _P, FULL, once=whoever("breaker_force")),
     Scenario(
         "submitter",
         plays.submitted,
         _P,
-        ORDERED,
+        FULL,
         once=(*around("admit", "create_record"), *whoever("pg_notify")),
         more=behind("after:create_record", "find_digest", "keep"),
     ),
@@ -219,16 +218,16 @@ SCENARIOS = (
         "submission abandoned",
         plays.abandoned,
         _P,
-        ORDERED,
+        FULL,
         more=behind("after:admit", "release", "unfinished", "abandon_record", "withdraw"),
     ),
-    Scenario("submission contradicted", plays.contradicted, _P, ORDERED, once=around("dead_letter")),
-    Scenario("worker drained", plays.drained, _P, ORDERED, once=around("release:stock")),
+    Scenario("submission contradicted", plays.contradicted, _P, FULL, once=around("dead_letter")),
+    Scenario("worker drained", plays.drained, _P, FULL, once=around("release:stock")),
     Scenario(
         "worker starts",
         plays.worker_starts,
         _P,
-        ORDERED,
+        FULL,
         once=whoever("publish_definition", "find_open_services", *SCHEDULED),
         later=True,
     ),
@@ -236,7 +235,7 @@ SCENARIOS = (
         "unsupervised",
         plays.unsupervised,
         _P,
-        ORDERED,
+        FULL,
         once=whoever("last_sweep_age", "alert_missed_sweep"),
         later=True,
         supervised=True,

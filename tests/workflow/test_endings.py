@@ -19,7 +19,7 @@ from temporalio.worker import Worker
 from domain.ids import attempt_id, undo_request_id
 from domain.messages import End, OutcomeBox, Report, RunInput, StepView, TimedOut, UndoRequest, UndoVerdict, Work
 from pipelines import registry
-from tests.conftest import MACHINE
+from tests.conftest import MACHINE, eventually
 from workflows.asking import _hand_on
 from workflows.compensation_request import CompensationRequest
 from workflows.scheduler import Scheduler, _outcome_of
@@ -160,11 +160,12 @@ async def test_run_that_is_cancelled_while_it_ends_still_asks_for_undo_and_passe
 
 async def _task_done_after(handle: Any, kind: str) -> None:
     """Wait until the run has dealt with an event, as far as it could."""
-    while True:
+
+    async def done() -> bool:
         names = [EventType.Name(e.event_type) for e in (await handle.fetch_history()).events]
-        if kind in names and "EVENT_TYPE_WORKFLOW_TASK_COMPLETED" in names[names.index(kind) :]:
-            return
-        await asyncio.sleep(0.05)  # between two looks at the history, which decides
+        return kind in names and "EVENT_TYPE_WORKFLOW_TASK_COMPLETED" in names[names.index(kind) :]
+
+    await eventually(done)
 
 
 @pytest.mark.demand("C8", "C9")

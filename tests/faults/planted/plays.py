@@ -14,10 +14,10 @@ from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 
 from audit.breakers import SEEN
 from domain.states import EventKind, TaskState
-from tests.conftest import ORDER, eventually
+from tests.conftest import FULL, ORDER, eventually
 from tests.faults.lane import Run
 from tests.faults.proxy import Cut
-from tests.faults.scenarios import ORDERED, Scenario
+from tests.faults.scenarios import Scenario
 
 FIRST_TASK_DONE = 4
 """The event with which the first workflow task of a run completes: where a reset goes back to."""
@@ -139,15 +139,15 @@ _KEPT = {"stock": 1, "payments": 1, "mail": 1}
 
 PLAYS = (
     Scenario("order undone in mid-charge", undone_in_mid_charge, _C, {}),
-    Scenario("order overtaken", overtaken_while_it_waits, _P, ORDERED),
+    Scenario("order overtaken", overtaken_while_it_waits, _P, FULL),
     Scenario("order undone while it expires", undone_while_it_expires, _C, {}),
-    Scenario("order whose commits are not acknowledged", not_acknowledged, _P, ORDERED),
+    Scenario("order whose commits are not acknowledged", not_acknowledged, _P, FULL),
     Scenario("order that can't be confirmed", not_confirmed, _C, {}),
-    Scenario("order whose service is out", service_out, _P, ORDERED),
-    Scenario("order whose reply is lost", reply_lost, _P, ORDERED),
-    Scenario("order whose next service is shut", service_shut, _P, ORDERED),
-    Scenario("order whose run is reset", reset_in_mid_charge, _P, ORDERED),
-    Scenario("order contradicted afterwards", contradicted_afterwards, _P, ORDERED),
+    Scenario("order whose service is out", service_out, _P, FULL),
+    Scenario("order whose reply is lost", reply_lost, _P, FULL),
+    Scenario("order whose next service is shut", service_shut, _P, FULL),
+    Scenario("order whose run is reset", reset_in_mid_charge, _P, FULL),
+    Scenario("order contradicted afterwards", contradicted_afterwards, _P, FULL),
     Scenario("undo refused for good", undo_refused, TaskState.COMPENSATION_FAILED, _KEPT),
 )
 
