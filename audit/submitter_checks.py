@@ -34,6 +34,12 @@ def same_submission_gets_the_same_answer(picture: Picture) -> Iterator[str]:
         yield f"it was accepted as new {n} times"
 
 
+def acknowledged_task_has_its_business_record(picture: Picture) -> Iterator[str]:
+    """What was accepted has its business record, with that content (design 3, failures 13)."""
+    if picture.digest != picture.task.record_digest and any(a.verdict == "accepted" for a in picture.answers or ()):
+        yield "its submission was accepted, and there is no business record of it"
+
+
 def contradiction_is_kept_apart(picture: Picture) -> Iterator[str]:
     """Every conflict that was answered is a dead letter with an alert (failures 12, 13)."""
     answered = sum(a.verdict == "conflict" for a in picture.answers or ())
@@ -46,5 +52,6 @@ CHECKS = (
     task_was_submitted,
     refused_submission_wrote_nothing,
     same_submission_gets_the_same_answer,
+    acknowledged_task_has_its_business_record,
     contradiction_is_kept_apart,
 )

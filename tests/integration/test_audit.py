@@ -38,6 +38,7 @@ DAMAGE = {
     "undo_log_fits_the_steps": "DELETE FROM compensation WHERE task_id = %s AND step = 'charge'",
     "calls_stay_within_what_was_granted": "UPDATE step SET budget_left = budget WHERE task_id = %s",
     "begun_task_has_its_business_record": "UPDATE task SET record_digest = 'other' WHERE task_id = %s",
+    "acknowledged_task_has_its_business_record": "UPDATE task SET record_digest = 'other' WHERE task_id = %s",
     "failures_are_counted_once": "UPDATE task SET failure_count = 3 WHERE task_id = %s",
     "calls_are_made_in_their_time": "UPDATE event SET at = at - interval '1 hour' WHERE task_id = %s AND number < 6",
     "run_has_its_claim": "UPDATE event SET epoch = 7 WHERE task_id = %s AND number = 2",

@@ -185,7 +185,7 @@ def pending() -> Json:
     p = processed()
     p["task"] |= {"state": "Pending", "epoch": 0, "last_event": 1, "last_seq": 0}
     p |= {"events": p["events"][:1], "undo_log": [], "steps": [step(s, "NotStarted", epoch=0) for s in "ab"]}
-    return p | {"ledgers": {"svc": {}}, "digest": None, "runs": []}
+    return p | {"ledgers": {"svc": {}}, "runs": []}
 
 
 def closed_by_hand() -> Json:
