@@ -20,6 +20,7 @@ from pydantic import SecretStr
 from temporalio.client import Client, ScheduleActionExecutionStartWorkflow
 from temporalio.service import RPCError
 
+from domain.ids import attempt_id
 from domain.states import StepState, TaskState
 from pipelines import registry
 from runtime.embedded.ports import LOOPBACK, free_port
@@ -311,6 +312,13 @@ class Bench:
     async def page(self, task_id: str) -> TaskPage:
         """Everything on record about a task."""
         return await self.reads.page(task_id)
+
+    async def attempts(self, task_id: str) -> list[str]:
+        """Workflow ids of a task's attempts, without claims that came before its business record was there."""
+        page = await self.page(task_id)
+        in_vain = {e.epoch for e in page.events if e.detail.get("record") == "missing"}
+        epochs = (n for n in range(1, page.task.epoch + 1) if n not in in_vain)
+        return [attempt_id(page.task.definition, task_id, n) for n in epochs]
 
     async def contents(self, task_id: str) -> list[Any]:
         """Everything on record about a task, without the time of looking: to see that nothing was changed."""

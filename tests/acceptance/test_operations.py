@@ -36,7 +36,7 @@ async def test_worker_that_is_told_to_stop_exits_cleanly_and_is_charged_no_failu
         async with bench.worker(Role.AGENTS):
             assert await bench.settled_with_sweeps(task_id) is TaskState.PROCESSED
     kinds = [e.kind for e in (await bench.page(task_id)).events]
-    assert (kinds.count("released"), kinds.count("expired")) == (1, 0)
+    assert (len(await bench.attempts(task_id)), kinds.count("expired")) == (2, 0)
     assert simulators.live(task_id) == FULL
 
 

@@ -180,7 +180,9 @@ async def test_personal_data_is_in_no_log_search_attribute_summary_or_row_of_the
         await worker.stop()
     logs = "".join(f.read_text() for f in bench.settings.state_dir.glob("worker-*.log"))
     assert "worker ready" in logs
-    runs = [bench.client.get_workflow_handle(f"order/{i}") for i in (f"{good}/1", f"{refused}/1", f"{refused}/2")]
+    attempts = [*await bench.attempts(good), *await bench.attempts(refused)]
+    assert len(attempts) == 3
+    runs = [bench.client.get_workflow_handle(a) for a in attempts]
     shown = ""
     for run in runs:
         description = (await run.describe()).raw_description

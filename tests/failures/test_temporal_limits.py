@@ -53,8 +53,8 @@ async def test_history_of_an_attempt_is_bounded_by_its_steps(
         await bench.stores.store.request_undo(UndoRequest(task_id=task_id, requester="test", reason="test"))
         if pipeline == "order":
             await bench.reached(task_id, TaskState.COMPENSATED)
-    for epoch in range(1, (await bench.page(task_id)).task.epoch + 1):
-        run = await bench.client.get_workflow_handle(f"{pipeline}/{task_id}/{epoch}").describe()
+    for attempt in await bench.attempts(task_id):
+        run = await bench.client.get_workflow_handle(attempt).describe()
         assert run.history_length <= 10 * len(definition.steps)
         assert run.raw_description.workflow_execution_info.history_size_bytes < 64 * 1024
 
