@@ -39,7 +39,7 @@ _BODY_WITHIN_S = 5.0
 
 
 class Answer(BaseModel):
-    """What a service posts. `response_id` is the same in every delivery of the same answer."""
+    """What a service posts. `response_id` is the same in every delivery of the same answer to a key."""
 
     response_id: str = Field(min_length=1, max_length=200)
     status: Literal["done", "failed"]
@@ -106,7 +106,7 @@ class Callbacks:
         return app
 
     async def take(self, key: str, answer: Answer) -> None:
-        """Keep an answer, and complete the activity that waits for it, if one does."""
+        """Keep an answer, and complete the activity that waits, if one does, with the first that came for its key."""
         task_id, step, _ = key.split(":", 2)
         task = await self._store.snapshot(task_id)
         definition = self._registry.find(task.definition, task.version) if task else None
@@ -114,10 +114,11 @@ class Callbacks:
             raise HTTPException(404, f"no step waits for key {key!r}")
         outcome = self._outcome(definition.step(step).action, answer)
         new = await self._inbox.put(answer.response_id, key, outcome)
+        counts = await self._inbox.find(key) or outcome
         log.info("answer kept", task_id=task_id, step=step, response_id=answer.response_id, duplicate=not new)
         if task.locked_by and task.run_id and key == _current_key(task, step):
-            await self._complete(task, step, outcome)
-        if new and not _is_awaited(task, step, key):
+            await self._complete(task, step, counts)
+        if new and (outcome != counts or not _is_awaited(task, step, key)):
             await self._store.note_late(task_id, step, outcome.model_dump(mode="json"), actor=f"callbacks/{key}")
 
     def _outcome(self, action: str, answer: Answer) -> Outcome:

@@ -1,4 +1,4 @@
-"""Answers that came later: kept once each by their response id, whoever waits for them (C11)."""
+"""Answers that came later: kept once each by key and response id, whoever waits for them (C11)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class InboxStore:
         self._database = database
 
     async def put(self, response_id: str, key: str, outcome: Outcome) -> bool:
-        """Keep an answer. False: that response id was there already (a duplicate, counted)."""
+        """Keep an answer. False: the key has one of that response id already (a duplicate, counted)."""
         body = json.dumps(OutcomeBox(outcome=outcome).model_dump(mode="json"))
         rows = await self._database.rows(query("put_answer"), {"response_id": response_id, "key": key, "body": body})
         return bool(rows[0]["deliveries"] == 1)
 
     async def find(self, key: str) -> Outcome | None:
-        """The first answer to a key, or None."""
+        """The first answer to a key, which is the one that counts; None if there is none."""
         rows = await self._database.rows(
             "SELECT body FROM inbox WHERE key = %(key)s ORDER BY received_at LIMIT 1", {"key": key}
         )

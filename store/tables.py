@@ -308,13 +308,15 @@ class ServiceEvent(StateTable, table=True):
 
 
 class Inbox(StateTable, table=True):
-    """Answers that came later, once each by their response id (C11); looked at before any new call."""
+    """Answers that came later, once each by key and response id (C11); looked at before any new call.
+
+    A response id is the answering service's own: it says nothing about the answers to other keys.
+    """
 
     __tablename__ = "inbox"
-    __table_args__ = (Index("inbox_by_key", "key"),)
 
+    key: str = Field(sa_column=Column(String, primary_key=True))
     response_id: str = Field(sa_column=Column(String, primary_key=True))
-    key: str = Field(sa_column=_text())
     body: dict[str, Any] = Field(sa_column=_json(nullable=False))
     deliveries: int = Field(default=1, sa_column=_int(1))
     received_at: datetime = Field(sa_column=_at())

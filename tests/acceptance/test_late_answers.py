@@ -7,9 +7,11 @@ from typing import Any
 import httpx
 import pytest
 
-from domain.messages import UndoRequest
+from domain.ids import idempotency_key
+from domain.messages import Completed, UndoRequest
 from domain.states import StepState, TaskState
 from runtime.roles import Role, callback_addresses
+from store.inbox import InboxStore
 from tests.conftest import Bench, Simulators, eventually
 
 
@@ -59,3 +61,30 @@ async def test_callback_for_which_nobody_waits_any_more_is_counted_once(
     after = await bench.page(task_id)
     assert after.steps == before.steps
     assert after.task.state is TaskState.PROCESSED
+
+
+@pytest.mark.demand("C10", "C11")
+async def test_answer_that_contradicts_the_first_is_kept_and_decides_nothing(
+    bench: Bench, machine: dict[str, Any], simulators: Simulators, task_id: str
+) -> None:
+    """The process that kept the first answer died before it told the run, and the service has changed its mind."""
+    key = idempotency_key(task_id, "machine", 0)
+
+    async def asked_for() -> bool:
+        return key in [c["key"] for c in simulators.ledger("cloud", task_id)["calls"]]
+
+    async with bench.worker(Role.SCHEDULER, Role.AGENTS):
+        await bench.submit(machine, task_id, "provisioning")
+        await eventually(asked_for)
+        first = Completed(result={"machine_id": "the first", "ip": "192.0.2.7"}, calls=None)
+        assert await InboxStore(bench.stores.store.database).put("1", key, first)
+        async with bench.worker(Role.CALLBACKS), httpx.AsyncClient() as http:
+            url = callback_addresses(bench.settings).address(key)
+            contradiction = {"response_id": "2", "status": "failed", "code": "no_capacity"}
+            assert (await http.post(url, json=contradiction)).status_code == 204
+            assert await bench.settled_with_sweeps(task_id) is TaskState.PROCESSED
+    made = next(s for s in (await bench.page(task_id)).steps if s.name == "machine")
+    assert (made.result or {})["machine_id"] == "the first"
+    rows = await bench.stores.store.database.rows("SELECT response_id FROM inbox WHERE key = %(key)s", {"key": key})
+    assert {"1", "2"} <= {r["response_id"] for r in rows}
+    (_,) = await late(bench, task_id)

@@ -141,6 +141,20 @@ async def test_what_a_killed_up_left_behind_is_adopted_by_the_next_and_stopped_w
     assert alive({**left, **{f"{n} again": pid for n, pid in found.items()}}) == []
 
 
+async def test_whoever_is_elsewhere_can_reach_no_server_of_the_stack(state_dir: Path) -> None:
+    """Commands are not signed: who may reach Temporal or a database may ask for undo."""
+    async with up(state_dir) as command:
+        pids = (await command.prints())["pids"]
+        members = [psutil.Process(pid) for pid in pids.values()]
+        family = {*members, *(child for m in members for child in m.children(recursive=True))}
+        sockets = [s for p in family for s in p.net_connections(kind="inet") if s.status == psutil.CONN_LISTEN]
+        assert {s.laddr.ip for s in sockets} == {"127.0.0.1"}
+        assert len({s.laddr.port for s in sockets}) >= 5, "PostgreSQL, Temporal and its UI, the services, callbacks"
+
+        command.process.send_signal(signal.SIGTERM)
+        assert await command.ends() == 0
+
+
 async def test_interrupted_start_leaves_nothing_behind(state_dir: Path) -> None:
     async with up(state_dir) as command:
         await command.says(lambda line: "PostgreSQL" in line)

@@ -44,6 +44,25 @@ async def test_forged_call_is_refused_before_its_body_is_read(bench: Bench, sett
         assert await half_sent(address.replace(signature, "%C3%BC"), 10**9) == 403
 
 
+async def test_endpoint_answers_hostile_requests_in_json_and_sets_nothing(
+    bench: Bench, settings: Settings, address: str
+) -> None:
+    script = "<script>alert(1)<script>"
+    browser = httpx.AsyncClient(base_url=settings.callback_url, headers={"Origin": "http://elsewhere.example"})
+    async with bench.worker(Role.CALLBACKS), browser as http:
+        answers = {
+            await http.get(f"/{script}"): 404,
+            await http.get("/docs"): 404,
+            await http.options(address): 405,
+            await http.post(f"/callbacks/{script}/{script}", json=ANSWER): 403,
+            await http.post(address, content=script): 422,
+            await http.post(address, json={**ANSWER, "status": script}): 422,
+        }
+    assert [a.status_code for a in answers] == list(answers.values())
+    assert {a.headers["content-type"] for a in answers} == {"application/json"}
+    assert not [a for a in answers if {"set-cookie", "access-control-allow-origin"} & set(a.headers)]
+
+
 async def test_body_that_is_too_large_or_too_slow_is_refused_and_kept_nowhere(
     bench: Bench, databases: Databases, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

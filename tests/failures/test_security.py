@@ -88,6 +88,21 @@ async def test_answer_that_is_no_answer_is_refused_and_kept_nowhere(
     assert rows(databases.owner, "inbox") == ""
 
 
+@pytest.mark.demand("C11")
+async def test_response_id_that_one_service_chose_takes_no_answer_from_another(
+    bench: Bench, settings: Settings, databases: Databases, machine: dict[str, Any], task_id: str
+) -> None:
+    """Whoever knows its own address only can neither answer for others, nor keep their answers out."""
+    keys = [f"{task_id}-{n}:machine:0" for n in (1, 2)]
+    async with bench.worker(Role.CALLBACKS), httpx.AsyncClient() as http:
+        for key in keys:
+            await bench.submit(machine, key.partition(":")[0], "provisioning")
+            assert (await http.post(callback_addresses(settings).address(key), json=ANSWER)).status_code == 204
+    with psycopg.connect(databases.owner) as connection:
+        kept = connection.execute("SELECT key, response_id, deliveries FROM inbox ORDER BY key").fetchall()
+    assert kept == [(key, "answer-1", 1) for key in keys]
+
+
 # --- hostile strings ------------------------------------------------------------------------------------------
 
 HOSTILE = [

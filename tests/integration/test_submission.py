@@ -96,6 +96,15 @@ async def test_one_of_fifty_that_says_something_else_is_dead_lettered_and_overwr
     assert alert == {"kind": "dead_letter", "task_id": task_id}
 
 
+@pytest.mark.demand("A4")
+async def test_who_guesses_the_id_of_anothers_task_hears_no_more_than_that_it_is_taken(
+    store: StoreBench, task_id: str
+) -> None:
+    await store.submit(task_id)
+    guess = await store.submit(task_id, currency="CHF")
+    assert guess == Conflict(task_id, "its content differs from the record of that task id")
+
+
 @pytest.mark.demand("A3", "A4")
 async def test_same_id_for_another_pipeline_is_a_conflict(store: StoreBench, task_id: str) -> None:
     await store.submit(task_id)

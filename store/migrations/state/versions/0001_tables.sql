@@ -62,15 +62,13 @@ CREATE TABLE event (
 );
 
 CREATE TABLE inbox (
+    key VARCHAR NOT NULL,
     response_id VARCHAR NOT NULL,
-    key TEXT NOT NULL,
     body JSONB NOT NULL,
     deliveries INTEGER DEFAULT '1' NOT NULL,
     received_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
-    PRIMARY KEY (response_id)
+    PRIMARY KEY (key, response_id)
 );
-
-CREATE INDEX inbox_by_key ON inbox (key);
 
 CREATE TABLE service (
     name VARCHAR NOT NULL,
