@@ -118,7 +118,7 @@ class Callbacks:
         log.info("answer kept", task_id=task_id, step=step, response_id=answer.response_id, duplicate=not new)
         if task.locked_by and task.run_id and key == _current_key(task, step):
             await self._complete(task, step, counts)
-        if new and (outcome != counts or not _is_awaited(task, step, key)):
+        if outcome != counts or (new and not _is_awaited(task, step, key)):
             await self._store.note_late(task_id, step, outcome.model_dump(mode="json"), actor=f"callbacks/{key}")
 
     def _outcome(self, action: str, answer: Answer) -> Outcome:
