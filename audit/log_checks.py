@@ -45,6 +45,7 @@ _ENDS_HOLD = frozenset(
     {_K.PROCESSED, _K.FAILED, _K.RELEASED, _K.EXPIRED, _K.UNDO_REQUESTED, _K.COMPENSATED, _K.UNDO_FAILED}
 )
 _BY_PEOPLE = frozenset({_K.UNDO_REQUESTED, _K.UNDO_REPAIRED, _K.RESUBMITTED})
+_UNFINISHED = frozenset({StepState.NOT_STARTED, StepState.RUNNING, StepState.FAILED})
 
 
 def events_are_numbered_without_a_gap(picture: Picture) -> Iterator[str]:
@@ -130,13 +131,15 @@ def requests_say_who_asked_and_why(picture: Picture) -> Iterator[str]:
 
 
 def events_fold_to_the_steps(picture: Picture) -> Iterator[str]:
-    """A step that has begun, is Completed or Undone, has the event that says so (failures 18)."""
+    """A step that has begun, is Completed or Undone, has the event that says so, and back (failures 18)."""
     said = {(word, e.detail.get(word)) for e in picture.events for word in ("began", "completed", "undone")}
     for step in picture.steps:
         if step.has_begun and ("began", step.name) not in said:
             yield f"step {step.name} is {step.state}, no event says that it began"
         if step.state is StepState.COMPLETED and ("completed", step.name) not in said:
             yield f"step {step.name} is Completed, no event says so"
+        if step.state in _UNFINISHED and ("completed", step.name) in said:
+            yield f"step {step.name} is {step.state}, an event says that it was completed"
         by_hand = picture.is_closed_by_hand(step.name)
         if step.state is StepState.UNDONE and not by_hand and ("undone", step.name) not in said:
             yield f"step {step.name} is Undone, no event says so"

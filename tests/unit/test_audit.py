@@ -67,6 +67,7 @@ DAMAGE: list[tuple[str, Json, Callable[[Json], object]]] = [
     ("requests_say_who_asked_and_why", compensated(), lambda p: p["events"][5].update(actor=" ")),
     ("requests_say_who_asked_and_why", compensated(), lambda p: p["events"][5].update(detail={})),
     ("events_fold_to_the_steps", processed(), lambda p: p["events"][4].update(detail={})),
+    ("events_fold_to_the_steps", processed(), lambda p: p["steps"][1].update(state="Running")),
     ("failures_are_counted_once", failed(), lambda p: p["task"].update(failure_count=2)),
     ("step_failures_have_their_events", expired(), lambda p: p["steps"][1].update(failure_count=2)),
     ("finished_work_is_not_repeated", processed(), lambda p: p["events"][4].update(detail={"completed": "a"})),
