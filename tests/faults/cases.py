@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.faults.scenarios import SCENARIOS, Scenario
+from tests.faults.unharmed import UNHARMED
 
 
 @dataclass(frozen=True)
@@ -19,14 +20,16 @@ class Case:
     @property
     def name(self) -> str:
         """What it is called, and found by with `--only`."""
-        return f"{self.scenario.name}: {' + '.join(k.removeprefix('*') for k in self.kills)}"
+        kills = " + ".join(k.removeprefix("*") for k in self.kills)
+        return f"{self.scenario.name}: {kills}" if kills else self.scenario.name
 
 
 def singles() -> Iterator[Case]:
-    """Every point once, and what needs a series of its own."""
+    """Every point once, what needs a series of its own, and the plays in which nobody dies."""
     for s in SCENARIOS:
         yield from (Case(s, (point,)) for stage in s.once for point in stage)
         yield from (Case(s, kills) for kills in s.more)
+    yield from (Case(s, ()) for s in UNHARMED)
 
 
 def pairs(number: int, seed: int) -> Iterator[Case]:

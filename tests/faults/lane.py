@@ -67,7 +67,7 @@ class Lane:
             "breaker_failures": 1,
             "breaker_pause": timedelta(milliseconds=500),
         }
-        self.world = World(folder, proxied=False, nursery=nursery, variables=variables, **settings)
+        self.world = World(folder, nursery=nursery, variables=variables, **settings)
         self.dead: list[str] = []
         self._read = 0
 
@@ -255,6 +255,23 @@ class Run:
     async def forget_schedule(self) -> None:
         """Delete the Supervisor's Schedule."""
         await self.world.client.get_schedule_handle(SCHEDULE_ID).delete()
+
+    async def lose_record(self) -> tuple[Any, ...]:
+        """Let the business record of the task be gone; what it was."""
+        orders = self.world.postgres.part.dsn("orders")
+        async with await psycopg.AsyncConnection.connect(orders) as connection:
+            found = await connection.execute(
+                "DELETE FROM business_record WHERE task_id = %s RETURNING business_record::text", (self.task_id,)
+            )
+            record = await found.fetchone()
+        assert record is not None
+        return record
+
+    async def put_back(self, record: tuple[Any, ...]) -> None:
+        """Put a business record back that was lost."""
+        orders = self.world.postgres.part.dsn("orders")
+        async with await psycopg.AsyncConnection.connect(orders) as connection:
+            await connection.execute("INSERT INTO business_record SELECT (%s::business_record).*", record)
 
     def fault(self, service: str, kind: str, *, match: Mapping[str, Any] | None = None, **rule: Any) -> None:
         """Make a service fail for this task."""

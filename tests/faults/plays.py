@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from domain.states import TaskState
-from tests.conftest import MACHINE, ORDER
+from tests.conftest import MACHINE, ORDER, eventually
 from tests.faults.lane import Run
 
 
@@ -135,6 +135,24 @@ async def submitted(run: Run) -> None:
 async def abandoned(run: Run) -> None:
     """An order whose submitter dies half way, and comes again only after its submission was withdrawn."""
     await run.submit_by_process(ORDER, again=run.all_fired)
+    await run.reached(TaskState.PROCESSED)
+
+
+async def record_lost(run: Run) -> None:
+    """An order whose business record is lost once it has begun, until a person puts it back."""
+    run.fault("stock", "latency", latency_ms=500, times=1)
+    await run.submit(ORDER)
+    await run.called("stock")
+    record = await run.lose_record()
+    run.arm()
+    await run.lane.expire(run.task_id)
+
+    async def told() -> bool:
+        return any(a.kind == "record_missing" for a in (await run.page()).alerts)
+
+    await eventually(told, within_s=40)
+    await run.all_fired()
+    await run.put_back(record)
     await run.reached(TaskState.PROCESSED)
 
 

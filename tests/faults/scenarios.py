@@ -135,7 +135,7 @@ SCENARIOS = (
     ),
     Scenario("order claimed", plays.ordered_while_nobody_claims, _P, FULL, once=whoever("claim"), later=True),
     Scenario("order answered late", plays.answered_late, _P, FULL, once=around("late_answer:stock")),
-    Scenario("order not shipped", plays.not_shipped, _P, FULL, once=around("fail:ship", "resubmit")),
+    Scenario("order not shipped", plays.not_shipped, _P, FULL, once=around("fail:ship", "resubmit", "amend_record")),
     Scenario(
         "order declined",
         plays.declined,
@@ -221,6 +221,7 @@ SCENARIOS = (
         FULL,
         more=behind("after:admit", "release", "unfinished", "abandon_record", "withdraw"),
     ),
+    Scenario("record lost", plays.record_lost, _P, FULL, once=around("alert_once"), later=True),
     Scenario("submission contradicted", plays.contradicted, _P, FULL, once=around("dead_letter")),
     Scenario("worker drained", plays.drained, _P, FULL, once=around("release:stock")),
     Scenario(

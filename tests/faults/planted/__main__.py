@@ -62,6 +62,7 @@ def main() -> int:
     bugs = [bug for bug in BUGS if any(o in bug.name for o in given.only or [""])]
     if not bugs:
         parser.error(f"no bug has {given.only} in its name")
+    print(f"seed {given.seed}")
     began = monotonic()
     showings = asyncio.run(run(bugs, seed=given.seed, jobs=given.jobs))
     seen = {s.bug for s in showings if s.is_well}

@@ -332,8 +332,8 @@ BUGS = (
         "ack_before_commit",
         "the submission is acknowledged, and its business record written behind that",
         (Behaviour(Orders, "create", b.writing_behind_the_acknowledgement),),
-        ("submitter: after:admit",),
-        ("acknowledged_task_has_its_business_record",),
+        ("submitter: before:admit",),
+        ("acknowledged_task_is_there",),
     ),
     Bug(
         "dedupe_by_body",

@@ -28,9 +28,9 @@ from tests.faults.lane import Lane
 from tests.faults.nursery import Nursery
 from tests.faults.planted.bugs import CHAOS, NOTHING, Bug, named
 from tests.faults.planted.patches import Behaviour, put_in
-from tests.faults.planted.plays import PLAYS
 from tests.faults.report import Report
 from tests.faults.scenarios import SCENARIOS
+from tests.faults.unharmed import UNHARMED
 from tests.faults.world import World
 
 REPORT = "REPORT "
@@ -41,13 +41,13 @@ _EMPTY = "TRUNCATE task, step, compensation, event, alert, dead_letter, inbox, s
 
 
 def case_named(name: str) -> Case:
-    """A case of the matrix, `SCENARIO: POINT + POINT`; or a play of this package, without a point.
+    """A case of the matrix, `SCENARIO: POINT + POINT`; without points where nobody dies.
 
     Raises:
         KeyError: There is no such scenario.
     """
     scenario, _, points = name.partition(": ")
-    return Case({s.name: s for s in (*SCENARIOS, *PLAYS)}[scenario], tuple(points.split(" + ")) if points else ())
+    return Case({s.name: s for s in (*SCENARIOS, *UNHARMED)}[scenario], tuple(points.split(" + ")) if points else ())
 
 
 class Bench:
@@ -59,9 +59,7 @@ class Bench:
     async def __aenter__(self) -> Bench:
         async with AsyncExitStack() as stack:
             nursery = await stack.enter_async_context(Nursery())
-            lane = Lane(self._folder, nursery)
-            lane.world._proxied = True  # for plays that lose acknowledgements
-            self._lane = await stack.enter_async_context(lane)
+            self._lane = await stack.enter_async_context(Lane(self._folder, nursery))
             self._stack = stack.pop_all()
         return self
 

@@ -1,7 +1,4 @@
-"""What the crash matrix does not play: nobody dies here, but somebody is slow, is overtaken, or is not answered.
-
-Each runs on a lane of the matrix, as its own cases do.
-"""
+"""Plays of the crash matrix in which nobody dies, but somebody is slow, is overtaken, or is not answered."""
 
 from __future__ import annotations
 
@@ -137,7 +134,7 @@ async def not_confirmed(run: Run) -> None:
 _C, _P = TaskState.COMPENSATED, TaskState.PROCESSED
 _KEPT = {"stock": 1, "payments": 1, "mail": 1}
 
-PLAYS = (
+UNHARMED = (
     Scenario("order undone in mid-charge", undone_in_mid_charge, _C, {}),
     Scenario("order overtaken", overtaken_while_it_waits, _P, FULL),
     Scenario("order undone while it expires", undone_while_it_expires, _C, {}),
