@@ -158,7 +158,7 @@ class Lines:
 
     async def _line(self, seconds: float, effect: str, *, then_reset: bool = False, **faults: Any) -> int:
         """Let one line be faulty for a while."""
-        name = self._scene.random.choices(("postgres", "temporal", "callbacks"), (5, 4, 1))[0]
+        name = self._scene.random.choices(("postgres", "temporal", "services", "callbacks"), (5, 4, 2, 1))[0]
         return await self._through(name, effect, seconds, Faults(**faults), then_reset=then_reset)
 
     async def duplicate(self) -> int:
