@@ -12,8 +12,9 @@ from domain.messages import UndoRequest
 from domain.states import StepState, TaskState
 from runtime.embedded.temporal import EmbeddedTemporal
 from runtime.roles import Role
-from tests.conftest import FULL, Bench, Simulators, eventually
+from tests.conftest import FULL, Bench, Databases, Simulators, eventually
 from tests.failures.servers import ended, kill, own_temporal, submitted
+from tests.failures.test_temporal_ui import violations
 
 pytestmark = pytest.mark.filterwarnings("ignore:Cannot find activity to cancel:UserWarning")
 """The SDK says so of a local activity that ended while its run was forgotten; here, a warning would end the worker."""
@@ -32,6 +33,16 @@ async def at_work(bench: Bench, simulators: Simulators, order: dict[str, Any], p
     ids = await submitted(bench, order, prefix, count)
     await asyncio.gather(*(bench.step_reached(i, "ship", StepState.RUNNING) for i in ids))
     return ids
+
+
+async def in_undo(bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str) -> str:
+    """An order that is being undone, and waits for its refund."""
+    simulators.fault("payments", "latency", latency_ms=5_000, times=1, match={"task_id": task_id, "undo": True})
+    await bench.submit(order, task_id)
+    assert await bench.settled(task_id) is TaskState.PROCESSED
+    await bench.stores.store.request_undo(UndoRequest(task_id=task_id, requester="test", reason="returned"))
+    await bench.step_reached(task_id, "charge", StepState.UNDOING)
+    return task_id
 
 
 @pytest.mark.demand("B9", "C2")
@@ -67,14 +78,20 @@ async def test_orders_that_come_while_temporal_is_away_are_done_once_when_it_is_
     assert [(await bench.page(i)).task.failure_count for i in ids] == [0] * 10
 
 
-@pytest.mark.demand("B2", "D1", "D2")
+@pytest.mark.demand("B2", "D1", "D2", "F11")
 async def test_temporal_that_lost_everything_is_given_new_attempts_and_its_schedule_by_the_workers(
-    bench: Bench, simulators: Simulators, temporal_server: EmbeddedTemporal, order: dict[str, Any], task_id: str
+    bench: Bench,
+    databases: Databases,
+    simulators: Simulators,
+    temporal_server: EmbeddedTemporal,
+    order: dict[str, Any],
+    task_id: str,
 ) -> None:
     """No sweep by hand here: the workers themselves notice that supervision has stopped, and set it up again."""
     async with bench.worker(*Role):
-        ids = await at_work(bench, simulators, order, task_id, 6)
-        done, *rest = ids
+        undone = await in_undo(bench, simulators, order, f"{task_id}-undone")
+        ids = [*await at_work(bench, simulators, order, task_id, 6), undone]
+        done, *rest = ids[:6]
         before = {i: (await bench.page(i)).task.epoch for i in ids}
         kill(temporal_server)
         await asyncio.to_thread(temporal_server.delete_data)
@@ -82,10 +99,12 @@ async def test_temporal_that_lost_everything_is_given_new_attempts_and_its_sched
         for i in ids:
             await bench.expire(i)
         states = [await bench.settled(i, within_s=60) for i in ids]
-        assert states == [TaskState.PROCESSED] * 6
+        assert states == [TaskState.PROCESSED] * 6 + [TaskState.COMPENSATED]
         await bench.stores.store.request_undo(UndoRequest(task_id=done, requester="test", reason="returned"))
         assert await bench.reached(done, TaskState.COMPENSATED) is TaskState.COMPENSATED
     assert [simulators.live(i) for i in rest] == [FULL] * 5
     assert simulators.live(done) == {"mail": 1}
-    after = {i: (await bench.page(i)).task.epoch for i in rest}
-    assert all(after[i] > before[i] for i in rest)
+    after = {i: (await bench.page(i)).task.epoch for i in (*rest, undone)}
+    assert all(after[i] > before[i] for i in after)
+    assert simulators.live(undone) == {"mail": 1}
+    assert await violations(databases, simulators) == []
