@@ -52,9 +52,13 @@ _OVERDUE = "SELECT 1 FROM task WHERE task_id = %s AND locked_by IS NOT NULL AND 
 
 
 class Lane:
-    """Opened with `async with`. `passed`: every point that any of its processes has passed."""
+    """Opened with `async with`. `proxied`: its worker goes through proxies, which slow it down.
 
-    def __init__(self, folder: Path, nursery: Nursery) -> None:
+    Attributes:
+        passed: Every point that any of its processes has passed.
+    """
+
+    def __init__(self, folder: Path, nursery: Nursery, *, proxied: bool = False) -> None:
         self.kill_file, self._kill_log, self._passed = (folder / name for name in ("kill", "killed", "passed"))
         variables = {
             "KILL_FILE": str(self.kill_file),
@@ -67,7 +71,7 @@ class Lane:
             "breaker_failures": 1,
             "breaker_pause": timedelta(milliseconds=500),
         }
-        self.world = World(folder, nursery=nursery, variables=variables, **settings)
+        self.world = World(folder, proxied=proxied, nursery=nursery, variables=variables, **settings)
         self.dead: list[str] = []
         self._read = 0
 

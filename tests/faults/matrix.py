@@ -33,15 +33,20 @@ EXEMPT = frozenset({"before:was_written", "after:was_written"})
 
 
 async def matrix(cases: Sequence[Case], seed: int, folder: Path, *, lanes: int = 4, tell: Any = print) -> Report:
-    """Run cases, several at once."""
-    report = Report(seed, cases=len(cases))
-    began, waiting = monotonic(), deque(enumerate(cases))
+    """Run cases, several at once; the first lane has proxies, for the cases that need them."""
+    report, began = Report(seed, cases=len(cases)), monotonic()
+    through, direct = (
+        deque((n, c) for n, c in enumerate(cases) if c.scenario.proxied is proxied) for proxied in (True, False)
+    )
     async with AsyncExitStack() as stack:
         nursery = await stack.enter_async_context(Nursery())
-        opened = [await stack.enter_async_context(Lane(folder / f"lane-{n}", nursery)) for n in range(lanes)]
+        opened = [
+            await stack.enter_async_context(Lane(folder / f"lane-{n}", nursery, proxied=n == 0 and bool(through)))
+            for n in range(lanes)
+        ]
         async with asyncio.TaskGroup() as group:
             for lane in opened:
-                group.create_task(_work(lane, waiting, report, tell))
+                group.create_task(_work(lane, report, tell, *([through] if lane is opened[0] else []), direct))
         passed = set().union(*(lane.passed for lane in opened))
     report.unkilled = sorted({_kind(p) for p in passed} - {_kind(p) for p in report.kills} - EXEMPT)
     report.duration_s = monotonic() - began
@@ -53,12 +58,12 @@ def _kind(point: str) -> str:
     return ":".join(point.split(":")[:2])
 
 
-async def _work(lane: Lane, waiting: deque[tuple[int, Case]], report: Report, tell: Any) -> None:
+async def _work(lane: Lane, report: Report, tell: Any, *waiting: deque[tuple[int, Case]]) -> None:
     """Take cases until there are none, and audit all of them in the end."""
     names = {}
     await lane.follow()
-    while waiting:
-        number, case = waiting.popleft()
+    while queue := next(filter(None, waiting), None):
+        number, case = queue.popleft()
         names[task_id := f"m-{number}"] = case.name
         began = monotonic()
         run = Run(lane, task_id, case.kills, armed=not case.scenario.later, sweep=not case.scenario.supervised)

@@ -26,6 +26,7 @@ class Scenario:
         once: Single kills: the points of the path that no other scenario shows, and what is not on the path.
         more: Series of kills. `*` before a point: whoever passes it, for whichever task; `|`: whichever comes first.
         later: The play says itself from when on somebody dies. supervised: only the Schedule sweeps.
+        proxied: It cuts lines.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Scenario:
     more: tuple[Stage, ...] = ()
     later: bool = False
     supervised: bool = False
+    proxied: bool = False
 
 
 def around(*names: str) -> tuple[Stage, ...]:

@@ -138,7 +138,7 @@ UNHARMED = (
     Scenario("order undone in mid-charge", undone_in_mid_charge, _C, {}),
     Scenario("order overtaken", overtaken_while_it_waits, _P, FULL),
     Scenario("order undone while it expires", undone_while_it_expires, _C, {}),
-    Scenario("order whose commits are not acknowledged", not_acknowledged, _P, FULL),
+    Scenario("order whose commits are not acknowledged", not_acknowledged, _P, FULL, proxied=True),
     Scenario("order that can't be confirmed", not_confirmed, _C, {}),
     Scenario("order whose service is out", service_out, _P, FULL),
     Scenario("order whose reply is lost", reply_lost, _P, FULL),

@@ -64,7 +64,7 @@ class World:
 
     Args:
         folder: For data, logs and sockets. workers: How many, each with `roles`.
-        seed: Of the proxies' draws.
+        proxied: Whether the workers go through the proxies. seed: Of the proxies' draws.
         nursery: Forks the workers; the world's own if None.
         variables: Further variables of every worker. settings: Over those of the world, which is impatient.
 
@@ -79,12 +79,14 @@ class World:
         *,
         workers: int = 1,
         roles: Sequence[Role] = tuple(Role),
+        proxied: bool = True,
         nursery: Nursery | None = None,
         seed: int = 0,
         variables: Mapping[str, str] = MappingProxyType({}),
         **settings: Any,
     ) -> None:
         self.folder, self._count, self._roles, self._nursery = folder, workers, roles, nursery
+        self._proxied = proxied
         self._seed, self._variables, self._settings = seed, variables, settings
         self._stack = AsyncExitStack()
         self.answers: list[Answer] = []
@@ -113,7 +115,7 @@ class World:
         self.owner = make_databases(self.postgres.part.dsn)
         given = {"state_dir": self.folder, "callback_port": self._callback_port, **self._settings}
         self.direct = settings_at(self._ports(), given)
-        ports = {name: proxy.port for name, proxy in self.proxies.items()}
+        ports = {name: proxy.port for name, proxy in self.proxies.items()} if self._proxied else self._ports()
         self.settings = settings_at(ports, given)
         self.stores: Stores = await stack.enter_async_context(open_stores(self.direct, size=4))
         for definition in registry():

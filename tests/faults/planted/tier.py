@@ -59,7 +59,7 @@ class Bench:
     async def __aenter__(self) -> Bench:
         async with AsyncExitStack() as stack:
             nursery = await stack.enter_async_context(Nursery())
-            self._lane = await stack.enter_async_context(Lane(self._folder, nursery))
+            self._lane = await stack.enter_async_context(Lane(self._folder, nursery, proxied=True))
             self._stack = stack.pop_all()
         return self
 
@@ -75,7 +75,7 @@ class Bench:
                 stack.callback(put_in(bug.patches))  # this process submits, and sweeps
                 stack.enter_context(_disarmed(world, bug))
                 world._environment["PLANT"] = bug.name
-            await matrix._work(self._lane, deque(enumerate(cases, self._played)), report, lambda _: None)
+            await matrix._work(self._lane, report, lambda _: None, deque(enumerate(cases, self._played)))
         self._played += len(cases)
         await self._empty()
         return [*report.violations, *(f"{name}: every_kill_comes: nobody died" for name in report.unfired)]
