@@ -23,6 +23,6 @@ class InboxStore:
     async def find(self, key: str) -> Outcome | None:
         """The first answer to a key, which is the one that counts; None if there is none."""
         rows = await self._database.rows(
-            "SELECT body FROM inbox WHERE key = %(key)s ORDER BY received_at LIMIT 1", {"key": key}
+            "SELECT body FROM inbox WHERE key = %(key)s ORDER BY received_at, response_id LIMIT 1", {"key": key}
         )
         return OutcomeBox.model_validate(rows[0]["body"]).outcome if rows else None

@@ -120,7 +120,8 @@ class Scene:
         if self.decision:
             found["recover"] = Write("recover", {"decision": self.decision})
         for entry in self.task.log[-1:]:
-            found["repair_undo"] = Write("repair_undo", {"step": entry.step, "to": UndoState.SKIPPED})
+            found["skip"] = Write("repair_undo", {"step": entry.step, "to": UndoState.SKIPPED})
+            found["close by hand"] = Write("repair_undo", {"step": entry.step, "to": UndoState.CLOSED_BY_HAND})
         return found | (self._of_the_run(self.hold) if self.hold else {})
 
     def _of_the_run(self, hold: Hold) -> dict[str, Write]:
