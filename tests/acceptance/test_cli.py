@@ -66,6 +66,11 @@ def nowhere(settings: Settings, **changes: Any) -> Settings:
     return settings.model_copy(update={"database_url": dsn, **changes})
 
 
+def claiming_when_told(settings: Settings) -> Settings:
+    """The settings of a worker that does not look by itself, so that no claim comes before its business record."""
+    return settings.model_copy(update={"poll_interval": timedelta(seconds=10)})
+
+
 # --- start and submit -----------------------------------------------------------------------------------------
 
 
@@ -88,13 +93,13 @@ async def test_start_runs_every_good_line_to_its_end_and_names_every_bad_one(
         message(f"{task_id}-vm", machine, "provisioning"),
     ]
     file.write_bytes("\n".join(lines).encode() + b'\n{"task_id": "\xff"}\n')
-    async with bench.worker():
+    async with bench.worker(settings=claiming_when_told(bench.settings)):
         result = await starter(settings, "start", str(file), "--wait", "--timeout", "40")
     assert result.code == 2, result.err
     assert await bench.settled(task_id, f"{task_id}-vm") is TaskState.PROCESSED
     for task, definition in ((task_id, "order"), (f"{task_id}-vm", "provisioning")):
-        assert f"{definition}/{task}/" in result.out
-        assert f"/namespaces/default/workflows/{definition}%2F{task}%2F" in result.out
+        assert f"{definition}/{task}/1" in result.out
+        assert f"/namespaces/default/workflows/{definition}%2F{task}%2F1" in result.out
     assert "line 2: Invalid JSON" in result.err
     assert "line 3: record.lines.0.unit_price_minor: " in result.err
     assert "not -5" in result.err
@@ -151,13 +156,13 @@ async def test_submit_says_who_claimed_it_and_tells_conflict_from_repetition(
     bench: Bench, settings: Settings, order: dict[str, Any], task_id: str
 ) -> None:
     changed = {**order, "currency": "CHF"}
-    async with bench.worker():
+    async with bench.worker(settings=claiming_when_told(bench.settings)):
         first = await starter(settings, "submit", "-", "--submitter", "shop", stdin=message(task_id, order))
         lines = f"{message(task_id, order)}\n{message(task_id, changed)}\n"
         second = await starter(settings, "submit", "-", "-o", "json", stdin=lines)
     assert first.code == 0, first.err
-    assert f"order/{task_id}/" in first.out
-    assert f"order%2F{task_id}%2F" in first.out
+    assert f"order/{task_id}/1" in first.out
+    assert f"order%2F{task_id}%2F1" in first.out
     assert (await bench.page(task_id)).task.submitter == "shop"
     assert second.code == 4
     assert [a["verdict"] for a in second.data] == ["already accepted", "conflict"]
