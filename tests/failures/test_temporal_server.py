@@ -14,7 +14,7 @@ from runtime.embedded.temporal import EmbeddedTemporal
 from runtime.roles import Role
 from tests.conftest import FULL, Bench, Databases, Simulators, eventually
 from tests.failures.servers import ended, kill, own_temporal, submitted
-from tests.failures.test_temporal_ui import violations
+from tests.failures.test_temporal_ui import in_the_middle, violations
 
 pytestmark = pytest.mark.filterwarnings("ignore:Cannot find activity to cancel:UserWarning")
 """The SDK says so of a local activity that ended while its run was forgotten; here, a warning would end the worker."""
@@ -33,16 +33,6 @@ async def at_work(bench: Bench, simulators: Simulators, order: dict[str, Any], p
     ids = await submitted(bench, order, prefix, count)
     await asyncio.gather(*(bench.step_reached(i, "ship", StepState.RUNNING) for i in ids))
     return ids
-
-
-async def in_undo(bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str) -> str:
-    """An order that is being undone, and waits for its refund."""
-    simulators.fault("payments", "latency", latency_ms=5_000, times=1, match={"task_id": task_id, "undo": True})
-    await bench.submit(order, task_id)
-    assert await bench.settled(task_id) is TaskState.PROCESSED
-    await bench.stores.store.request_undo(UndoRequest(task_id=task_id, requester="test", reason="returned"))
-    await bench.step_reached(task_id, "charge", StepState.UNDOING)
-    return task_id
 
 
 @pytest.mark.demand("B9", "C2")
@@ -89,7 +79,7 @@ async def test_temporal_that_lost_everything_is_given_new_attempts_and_its_sched
 ) -> None:
     """No sweep by hand here: the workers themselves notice that supervision has stopped, and set it up again."""
     async with bench.worker(*Role):
-        undone = await in_undo(bench, simulators, order, f"{task_id}-undone")
+        await in_the_middle(bench, simulators, order, undone := f"{task_id}-undone", "refund")
         ids = [*await at_work(bench, simulators, order, task_id, 6), undone]
         done, *rest = ids[:6]
         before = {i: (await bench.page(i)).task.epoch for i in ids}

@@ -46,7 +46,7 @@ async def matrix(cases: Sequence[Case], seed: int, folder: Path, *, lanes: int =
         ]
         async with asyncio.TaskGroup() as group:
             for lane in opened:
-                group.create_task(_work(lane, report, tell, *([through] if lane is opened[0] else []), direct))
+                group.create_task(_work(lane, report, tell, *((through, direct) if lane is opened[0] else (direct,))))
         passed = set().union(*(lane.passed for lane in opened))
     report.unkilled = sorted({_kind(p) for p in passed} - {_kind(p) for p in report.kills} - EXEMPT)
     report.duration_s = monotonic() - began

@@ -100,9 +100,9 @@ async def not_shipped(run: Run) -> None:
     await run.reached(TaskState.PROCESSED)
 
 
-async def answered_late(run: Run) -> None:
-    """An order whose first call is answered when its deadline has passed."""
-    run.fault("stock", "latency", latency_ms=1_000, times=1)
+async def answered_late(run: Run, *, latency_ms: int = 1_000, times: int = 1) -> None:
+    """An order whose first call, or so many, is answered when its deadline has passed."""
+    run.fault("stock", "latency", latency_ms=latency_ms, times=times)
     await run.submit(ORDER)
     await run.called("stock")
     await run.lane.expire(run.task_id)

@@ -13,6 +13,7 @@ from audit.breakers import SEEN
 from domain.states import EventKind, TaskState
 from tests.conftest import FULL, ORDER, eventually
 from tests.faults.lane import Run
+from tests.faults.plays import answered_late
 from tests.faults.proxy import Cut
 from tests.faults.scenarios import Scenario
 
@@ -32,11 +33,7 @@ async def undone_in_mid_charge(run: Run) -> None:
 
 async def overtaken_while_it_waits(run: Run) -> None:
     """Its deadline passes while the service is slow; the next attempt asks for it when the answer comes."""
-    run.fault("stock", "latency", latency_ms=3_000, times=2)
-    await run.submit(ORDER)
-    await run.called("stock")
-    await run.lane.expire(run.task_id)
-    await run.reached(TaskState.PROCESSED)
+    await answered_late(run, latency_ms=3_000, times=2)
 
 
 async def undone_while_it_expires(run: Run) -> None:
