@@ -280,6 +280,14 @@ class Bench:
 
         await eventually(there)
 
+    async def sent(self, simulators: Simulators, service: str, key: str) -> None:
+        """Wait until a service has received a call with this key."""
+
+        async def there() -> bool:
+            return key in [c["key"] for c in simulators.ledger(service, key.partition(":")[0])["calls"]]
+
+        await eventually(there)
+
     async def refused(self, simulators: Simulators, service: str, task_id: str) -> dict[str, Any]:
         """Wait until a service has refused a call for a task; its ledger then."""
 

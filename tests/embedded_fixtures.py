@@ -8,11 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import psutil
 import pytest
 
 from domain.search_attributes import SEARCH_ATTRIBUTES
 from runtime.embedded.postgres import EmbeddedPostgres
 from runtime.embedded.temporal import EmbeddedTemporal
+
+
+def listening(*processes: psutil.Process) -> set[tuple[str, int]]:
+    """Addresses and ports at which these processes listen."""
+    sockets = [s for p in processes for s in p.net_connections(kind="inet")]
+    return {(s.laddr.ip, s.laddr.port) for s in sockets if s.status == psutil.CONN_LISTEN}
 
 
 @pytest.fixture(scope="session")

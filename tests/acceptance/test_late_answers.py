@@ -69,13 +69,9 @@ async def test_answer_that_contradicts_the_first_is_kept_and_decides_nothing(
 ) -> None:
     """The process that kept the first answer died before it told the run, and the service has changed its mind."""
     key = idempotency_key(task_id, "machine", 0)
-
-    async def asked_for() -> bool:
-        return key in [c["key"] for c in simulators.ledger("cloud", task_id)["calls"]]
-
     async with bench.worker(Role.SCHEDULER, Role.AGENTS):
         await bench.submit(machine, task_id, "provisioning")
-        await eventually(asked_for)
+        await bench.sent(simulators, "cloud", key)
         first = Completed(result={"machine_id": "the first", "ip": "192.0.2.7"}, calls=None)
         assert await InboxStore(bench.stores.store.database).put("1", key, first)
         async with bench.worker(Role.CALLBACKS), httpx.AsyncClient() as http:

@@ -149,12 +149,9 @@ async def test_answer_is_kept_once_and_only_with_its_signature(
 async def test_answer_that_came_while_nobody_waited_is_taken_by_the_next_attempt(
     bench: Bench, simulators: Simulators, machine: dict[str, Any], task_id: str
 ) -> None:
-    async def asked_for() -> bool:
-        return f"{task_id}:machine:0" in [c["key"] for c in simulators.ledger("cloud", task_id)["calls"]]
-
     async with bench.worker(Role.SCHEDULER, Role.AGENTS):
         await bench.submit(machine, task_id, "provisioning")
-        await eventually(asked_for)
+        await bench.sent(simulators, "cloud", f"{task_id}:machine:0")
         run = str((await bench.page(task_id)).task.locked_by)
         await bench.client.get_workflow_handle(run).terminate("gone")
     async with bench.worker(Role.CALLBACKS):

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from runtime.embedded.postgres import EmbeddedPostgres
+from tests.embedded_fixtures import listening
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -147,9 +148,9 @@ async def test_whoever_is_elsewhere_can_reach_no_server_of_the_stack(state_dir: 
         pids = (await command.prints())["pids"]
         members = [psutil.Process(pid) for pid in pids.values()]
         family = {*members, *(child for m in members for child in m.children(recursive=True))}
-        sockets = [s for p in family for s in p.net_connections(kind="inet") if s.status == psutil.CONN_LISTEN]
-        assert {s.laddr.ip for s in sockets} == {"127.0.0.1"}
-        assert len({s.laddr.port for s in sockets}) >= 5, "PostgreSQL, Temporal and its UI, the services, callbacks"
+        found = listening(*family)
+        assert {ip for ip, _ in found} == {"127.0.0.1"}
+        assert len({port for _, port in found}) >= 5, "PostgreSQL, Temporal and its UI, the services, callbacks"
 
         command.process.send_signal(signal.SIGTERM)
         assert await command.ends() == 0

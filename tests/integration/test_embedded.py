@@ -23,6 +23,7 @@ from runtime.embedded.processes import ManagedProcess
 from runtime.embedded.records import EmbeddedServerError, ProcessRecord, load_running, wait_until_gone
 from runtime.embedded.temporal import EmbeddedTemporal
 from runtime.embedded.temporal_health import missing_search_attributes
+from tests.embedded_fixtures import listening
 
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_FOR_EVER = "import threading; print('up', flush=True); threading.Event().wait()"
@@ -147,9 +148,7 @@ async def test_temporal_is_healthy_and_has_the_search_attributes(temporal: Embed
 
 
 def test_temporal_listens_on_the_loopback_interface_only(temporal: EmbeddedTemporal) -> None:
-    sockets = psutil.Process(temporal.pid).net_connections(kind="inet")
-    listening = {found.laddr.ip for found in sockets if found.status == psutil.CONN_LISTEN}
-    assert listening == {"127.0.0.1"}
+    assert {ip for ip, _ in listening(psutil.Process(temporal.pid))} == {"127.0.0.1"}
 
 
 async def test_second_temporal_adopts_the_first_and_adds_search_attributes(
