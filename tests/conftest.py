@@ -64,6 +64,8 @@ MACHINE: dict[str, Any] = {
 }
 FULL = {"stock": 1, "payments": 1, "shipping": 1, "mail": 1}
 """Effects that stand once an order is done, by service."""
+PATIENCE_S = 100.0
+"""For so long a test waits for what must come: a busy machine makes it slow, and never wrong."""
 
 
 def make_templates(server: EmbeddedPostgres) -> None:
@@ -205,7 +207,7 @@ async def client(temporal_server: EmbeddedTemporal, monkeypatch: pytest.MonkeyPa
     return await connect()
 
 
-async def eventually(condition: Callable[[], Awaitable[bool]], *, within_s: float = 20) -> None:
+async def eventually(condition: Callable[[], Awaitable[bool]], *, within_s: float = PATIENCE_S) -> None:
     """Wait until a condition holds, looking again every few milliseconds.
 
     Raises:
@@ -246,17 +248,17 @@ class Bench:
         async with running(settings or self.settings, self.client, wanted, services or set(SERVICES)):
             yield
 
-    async def settled(self, *task_ids: str, within_s: float = 30) -> TaskState:
+    async def settled(self, *task_ids: str, within_s: float = PATIENCE_S) -> TaskState:
         """Wait until these tasks are settled; the state of the first."""
         await self.reads.wait_settled(task_ids, timedelta(seconds=within_s))
         return (await self.page(task_ids[0])).task.state
 
-    async def reached(self, task_id: str, *states: TaskState, within_s: float = 30) -> TaskState:
+    async def reached(self, task_id: str, *states: TaskState, within_s: float = PATIENCE_S) -> TaskState:
         """Wait until a task is in one of these states."""
         (task,) = await self.reads.wait_state([task_id], frozenset(states), timedelta(seconds=within_s))
         return task.state
 
-    async def settled_with_sweeps(self, task_id: str, *, within_s: float = 60) -> TaskState:
+    async def settled_with_sweeps(self, task_id: str, *, within_s: float = PATIENCE_S) -> TaskState:
         """Wait until a task is settled, sweeping meanwhile as the Schedule would, every half second."""
         async with asyncio.timeout(within_s):
             while True:

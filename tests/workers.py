@@ -17,7 +17,7 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 
 from runtime.settings import Settings
-from tests.conftest import ROOT, eventually
+from tests.conftest import PATIENCE_S, ROOT, eventually
 
 
 def environment(settings: Settings) -> dict[str, str]:
@@ -77,7 +77,7 @@ class WorkerProcess:
 
     async def died(self) -> None:
         """Wait until it has killed itself."""
-        code = await asyncio.wait_for(asyncio.to_thread(self._process.wait), 30)
+        code = await asyncio.wait_for(asyncio.to_thread(self._process.wait), PATIENCE_S)
         assert code == -signal.SIGKILL, self._log.read_text()[-3000:]
 
     async def polls(self, client: Client, queue: str) -> None:
@@ -92,7 +92,7 @@ class WorkerProcess:
             pollers = (await client.workflow_service.describe_task_queue(wanted)).pollers
             return any(f":{self._process.pid}:" in p.identity for p in pollers)
 
-        await eventually(open_, within_s=30)
+        await eventually(open_)
 
     async def logged(self, text: str) -> None:
         """Wait until its log has this in it."""
@@ -100,7 +100,7 @@ class WorkerProcess:
         async def there() -> bool:
             return text in self._log.read_text()
 
-        await eventually(there, within_s=30)
+        await eventually(there)
 
     def pause(self) -> None:
         """Stop it where it is."""
@@ -113,4 +113,4 @@ class WorkerProcess:
     async def stop(self) -> int:
         """Ask it to stop, and wait; its exit code."""
         self._process.send_signal(signal.SIGTERM)
-        return await asyncio.wait_for(asyncio.to_thread(self._process.wait), 30)
+        return await asyncio.wait_for(asyncio.to_thread(self._process.wait), PATIENCE_S)

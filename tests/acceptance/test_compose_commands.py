@@ -18,7 +18,7 @@ import yaml
 from runtime.embedded.ports import free_port
 from runtime.roles import Role
 from runtime.settings import Settings
-from tests.conftest import Bench
+from tests.conftest import PATIENCE_S, Bench
 from tests.workers import environment
 
 ROOT = Path(__file__).parent.parent.parent
@@ -70,7 +70,7 @@ async def test_command_of_the_service_runs_with_the_variables_it_is_given(
     said = ""
     ready = READY.get(name, "worker ready")
     try:
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(PATIENCE_S):
             while ready is not None and ready not in said:
                 line = await process.stdout.readline()  # type: ignore[union-attr]  # it is a pipe
                 assert line, f"{name} ended with {await process.wait()}:\n{said}"

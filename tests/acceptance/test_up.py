@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from runtime.embedded.postgres import EmbeddedPostgres
+from tests.conftest import PATIENCE_S
 from tests.embedded_fixtures import listening
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,11 +56,11 @@ class Command:
 
     async def ends(self) -> int:
         """Wait until it has ended; its exit code."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             return await self.process.wait()
 
     async def _line(self, stream: asyncio.StreamReader) -> str:
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(PATIENCE_S):
             return (await stream.readline()).decode()
 
 

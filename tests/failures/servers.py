@@ -27,7 +27,7 @@ from runtime.embedded.postgres_binaries import programs_for
 from runtime.embedded.records import wait_until_gone
 from runtime.embedded.temporal import EmbeddedTemporal
 from store.submission import Accepted
-from tests.conftest import Bench, make_templates
+from tests.conftest import PATIENCE_S, Bench, make_templates
 
 
 class Killable(Protocol):
@@ -99,6 +99,6 @@ async def submitted(bench: Bench, record: dict[str, Any], prefix: str, count: in
     return ids
 
 
-async def ended(bench: Bench, ids: list[str], *, within_s: float = 60) -> set[TaskState]:
+async def ended(bench: Bench, ids: list[str], *, within_s: float = PATIENCE_S) -> set[TaskState]:
     """Wait until all of these are settled, sweeping meanwhile as the Schedule would; the states they ended in."""
     return {await bench.settled_with_sweeps(i, within_s=within_s) for i in ids}

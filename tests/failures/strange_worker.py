@@ -50,7 +50,7 @@ class StrangeWorker(WorkerProcess):
         async def is_stopped() -> bool:
             return bool(psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED)
 
-        await eventually(is_stopped, within_s=60)
+        await eventually(is_stopped)
 
 
 def hang() -> None:

@@ -15,7 +15,7 @@ from runtime.embedded.postgres import EmbeddedPostgres
 from runtime.roles import Role, callback_addresses
 from runtime.settings import Settings
 from tests.acceptance.test_outages import store_away
-from tests.conftest import Bench, Databases
+from tests.conftest import PATIENCE_S, Bench, Databases
 from tests.failures.test_security import ANSWER, rows
 
 
@@ -25,7 +25,7 @@ async def half_sent(address: str, length: int) -> int:
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     head = f"POST {parts.path} HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n\r\n{{"
     writer.write(head.encode())
-    status = await asyncio.wait_for(reader.readline(), 10)
+    status = await asyncio.wait_for(reader.readline(), PATIENCE_S)
     writer.close()
     return int(status.split()[1])
 

@@ -151,7 +151,7 @@ async def test_old_primary_that_returns_is_refused_by_whoever_has_seen_the_new_o
                 return await database.rows(WHERE) == [{"port": pair.standby.port}]
             return False
 
-        await eventually(is_back, within_s=60)
+        await eventually(is_back)
 
 
 @pytest.mark.demand("B2", "B11")

@@ -88,7 +88,7 @@ async def take_away(bench: Bench, action: str, run: str) -> None:
 
 async def ends(bench: Bench, simulators: Simulators, task_id: str) -> tuple[TaskState, dict[str, int]]:
     """State and effects of a task once it is settled."""
-    return await bench.settled_with_sweeps(task_id, within_s=30), simulators.live(task_id)
+    return await bench.settled_with_sweeps(task_id), simulators.live(task_id)
 
 
 async def violations(databases: Databases, simulators: Simulators) -> list[Any]:

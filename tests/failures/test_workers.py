@@ -122,7 +122,7 @@ async def is_older(file: Path, *, than_s: float) -> None:
     async def old() -> bool:
         return file.exists() and time.time() - file.stat().st_mtime > than_s  # noqa: ASYNC240 (a local file)
 
-    await eventually(old, within_s=60)
+    await eventually(old)
 
 
 async def is_younger(file: Path, *, than_s: float) -> None:

@@ -22,7 +22,7 @@ from store.reads import Reads
 from store.supervision import Supervision
 from supervisor.activities import SupervisorActivities, SweepReport, SweepTerms, sweep_once
 from supervisor.decide import decide
-from tests.conftest import Databases
+from tests.conftest import PATIENCE_S, Databases
 from tests.integration.store_bench import (
     LOADED,
     StoreBench,
@@ -230,7 +230,7 @@ async def test_claims_after_an_outage_come_at_the_pace(store: StoreBench, task_i
     await not_begun(store, task_id, 100)
     await sweep(store, recovery_per_s=40, recovery_ramp_s=1)
     claimed = 0
-    async with asyncio.timeout(12):
+    async with asyncio.timeout(PATIENCE_S):
         while claimed < 100:
             claimed += len(await store.store.claim("worker", LOADED, 1_000))
     rows = store.owner(
