@@ -276,14 +276,14 @@ class Agents:
         url = self._services.get(spec.service)
         if url is None:
             cause = f"this worker has no address of service {spec.service}: set {setting_of(spec.service)}"
-            return StoodDown(cause=cause, called=False, retry_after_s=5.0)
+            return StoodDown(cause=cause, sent=0, retry_after_s=5.0)
         agent = self._agents[spec.service]
         call = self._call(url, request, deadline)
         cause = "no call was made"
         pause = _FIRST_PAUSE_S
         while True:
             if self._draining.is_set():
-                return StoodDown(cause=f"the worker is shutting down ({cause})", called=call.sent > 0)
+                return StoodDown(cause=f"the worker is shutting down ({cause})", sent=call.sent)
             tell(f"call {call.sent + 1}, {call.left} of {request.calls} left")
             try:
                 return Completed(result=await self._once(agent, spec, call, request), calls=call.sent)

@@ -96,7 +96,7 @@ class Bookkeeping:
         """Give the row back, for a run that was told to stop."""
         hold = _hold(work)
         return await self._store.release(
-            hold, "the run was cancelled", step=work.step or None, called=True, delay=timedelta(0)
+            hold, "the run was cancelled", step=work.step or None, sent=None, delay=timedelta(0)
         )
 
     @activity.defn
@@ -145,9 +145,7 @@ class Bookkeeping:
                 return Report(end=End.SUPERSEDED, cause=outcome.cause)
             case StoodDown():
                 delay = timedelta(seconds=outcome.retry_after_s)
-                return await self._store.release(
-                    hold, outcome.cause, step=work.step, called=outcome.called, delay=delay
-                )
+                return await self._store.release(hold, outcome.cause, step=work.step, sent=outcome.sent, delay=delay)
         assert_never(outcome)
 
     async def _complete(self, hold: Hold, work: Work, outcome: Completed) -> Report:

@@ -115,11 +115,14 @@ class Overtaken(Message):
 
 
 class StoodDown(Message):
-    """The Agent can't go on for reasons that are not the task's (a draining worker). `called`: a call was made."""
+    """The Agent can't go on for reasons that are not the task's (a draining worker).
+
+    `sent`: calls of the reservation that may have reached the service; None: not known, so nothing of it returns.
+    """
 
     kind: Literal["stood_down"] = "stood_down"
     cause: str
-    called: bool
+    sent: int | None = None
     retry_after_s: float = 0.0
 
 

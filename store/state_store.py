@@ -148,10 +148,13 @@ class StateStore:
         return _lost(after, hold)
 
     async def release(
-        self, hold: Hold, cause: str, *, step: str | None = None, called: bool, delay: timedelta
+        self, hold: Hold, cause: str, *, step: str | None = None, sent: int | None, delay: timedelta
     ) -> Report:
-        """Give the row back without counting a failure; what `step` reserved returns if nothing was `called`."""
-        return await self._release(hold, cause, step, called, delay, unstarted=False)
+        """Give the row back without counting a failure; of what `step` reserved all returns but the calls `sent`.
+
+        `sent`: None if that is not known; then nothing returns.
+        """
+        return await self._release(hold, cause, step, sent, delay, unstarted=False)
 
     async def release_unstarted(
         self, claim: Claim, cause: str, delay: timedelta, *, record: Literal["there", "missing"] | None = None
@@ -161,7 +164,7 @@ class StateStore:
         `record`: whether it found its business record, to be remembered.
         """
         hold = Hold(claim.task.task_id, claim.locked_by, "")
-        return await self._release(hold, cause, None, False, delay, unstarted=True, record=record)
+        return await self._release(hold, cause, None, 0, delay, unstarted=True, record=record)
 
     async def note_late(self, task_id: str, step: str, answer: Json, *, actor: str) -> None:
         """Keep an answer that came too late as evidence, once an actor and step; nothing else changes (C10)."""
@@ -304,7 +307,7 @@ class StateStore:
         hold: Hold,
         cause: str,
         step: str | None,
-        called: bool,
+        sent: int | None,
         delay: timedelta,
         *,
         unstarted: bool,
@@ -316,7 +319,7 @@ class StateStore:
                 **hold.params,
                 "cause": cause,
                 "step": step,
-                "called": called,
+                "sent": sent,
                 "delay_s": delay.total_seconds(),
                 "unstarted": unstarted,
                 "record": record,
@@ -400,7 +403,7 @@ class StateStore:
             return Report(result=step.result or {})
         if blocked:
             cause = f"step {step.name} waits: the breaker of its service is open"
-            return await self.release(hold, cause, called=False, delay=_BLOCKED)
+            return await self.release(hold, cause, sent=0, delay=_BLOCKED)
         left = step.undo_budget_left if finished is StepState.UNDONE else step.budget_left
         if left == 0:
             return await self.give_up(hold, step.name, f"step {step.name}: the budget of calls is spent")

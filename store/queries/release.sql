@@ -1,6 +1,6 @@
--- The holder, which can't go on for reasons that are not the task's, gives the row back: no failure is counted, and
--- the reservation returns only where certainly no call was made. With `unstarted`, only if no run has bound itself; the
--- event keeps whether the business record was there, if that is known.
+-- The holder, which can't go on for reasons that are not the task's, gives the row back: no failure is counted, and of
+-- the reservation returns what was certainly not sent; if that is not known, nothing. With `unstarted`, only if no run
+-- has bound itself; the event keeps whether the business record was there, if that is known.
 WITH held AS MATERIALIZED (
     SELECT task_id, state, epoch, last_event
     FROM task
@@ -10,13 +10,14 @@ WITH held AS MATERIALIZED (
 ),
 returned AS (
     UPDATE step AS s SET
-        budget_left = s.budget_left + CASE WHEN s.state = 'Running' THEN s.reserved ELSE 0 END,
-        undo_budget_left = s.undo_budget_left + CASE WHEN s.state = 'Undoing' THEN s.reserved ELSE 0 END,
-        reserved = 0, reservation = NULL
+        budget_left = s.budget_left
+        + CASE WHEN s.state = 'Running' THEN greatest(0, s.reserved - %(sent)s::int) ELSE 0 END,
+        undo_budget_left = s.undo_budget_left
+        + CASE WHEN s.state = 'Undoing' THEN greatest(0, s.reserved - %(sent)s::int) ELSE 0 END,
+        reserved = least(s.reserved, %(sent)s::int), reservation = NULL
     FROM held
     WHERE
         s.task_id = held.task_id AND s.name = %(step)s AND s.epoch = held.epoch AND s.state IN ('Running', 'Undoing')
-        AND NOT %(called)s
 ),
 moved AS (
     UPDATE task AS t SET

@@ -166,7 +166,7 @@ async def test_row_whose_steps_have_begun_or_that_is_not_the_one_that_was_seen_i
     assert await store.intake.withdraw(seen, "removed") is False, "another row of the same id, as many events old"
     hold = await store.claim(task_id)
     assert (await store.store.advance(hold, begin=begin("stock"))).grant is not None
-    await store.store.release(hold, "draining", step="stock", called=True, delay=timedelta(0))
+    await store.store.release(hold, "draining", step="stock", sent=None, delay=timedelta(0))
     begun = await store.store.snapshot(task_id)
     assert begun is not None
     assert await store.intake.withdraw(begun, "removed") is False
@@ -228,7 +228,7 @@ async def test_begun_task_whose_record_is_lost_waits_for_it_longer_and_longer_wi
     store: StoreBench, client: Client, task_id: str
 ) -> None:
     hold = await store.begun(task_id)
-    await store.store.release(hold, "draining", step="stock", called=True, delay=timedelta(0))
+    await store.store.release(hold, "draining", step="stock", sent=None, delay=timedelta(0))
     lose_record(store)
     waits = [await look_again(store, client) for _ in range(11)]
     assert waits == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]

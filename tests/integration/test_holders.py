@@ -18,14 +18,14 @@ FORWARD: dict[str, Callable[[StateStore, Hold], Awaitable[Report]]] = {
     "begin": lambda s, h: s.advance(h, begin=begin("stock")),
     "fail": lambda s, h: s.fail(h, "stock", REFUSED, unknown=False, then="undo"),
     "give_up": lambda s, h: s.give_up(h, "stock", "no more calls"),
-    "release": lambda s, h: s.release(h, "draining", step="stock", called=False, delay=AT_ONCE),
+    "release": lambda s, h: s.release(h, "draining", step="stock", sent=0, delay=AT_ONCE),
 }
 BACKWARD: dict[str, Callable[[StateStore, Hold], Awaitable[Report]]] = {
     "undo_advance": lambda s, h: s.undo_advance(h, done="charge", calls=1, begin=undo("stock")),
     "undo_begin": lambda s, h: s.undo_advance(h, begin=undo("charge")),
     "undo_fail": lambda s, h: s.undo_fail(h, "charge", REFUSED),
     "undo_give_up": lambda s, h: s.give_up(h, "charge", "no more calls"),
-    "undo_release": lambda s, h: s.release(h, "draining", step="charge", called=False, delay=AT_ONCE),
+    "undo_release": lambda s, h: s.release(h, "draining", step="charge", sent=0, delay=AT_ONCE),
 }
 WRITES = {**FORWARD, **BACKWARD}
 TIMED = [name for name in WRITES if "release" not in name]
@@ -88,9 +88,9 @@ async def test_holder_in_time_may_write_and_its_event_names_its_run(
 async def test_holder_may_still_let_go_after_its_deadline_until_it_is_evicted(store: StoreBench, task_id: str) -> None:
     hold = await store.begun(task_id)
     store.expire(task_id)
-    report = await store.store.release(hold, "draining", step="stock", called=True, delay=AT_ONCE)
+    report = await store.store.release(hold, "draining", step="stock", sent=None, delay=AT_ONCE)
     assert report.end is End.RELEASED
-    again = await store.store.release(hold, "draining", step="stock", called=True, delay=AT_ONCE)
+    again = await store.store.release(hold, "draining", step="stock", sent=None, delay=AT_ONCE)
     assert again.end is End.RELEASED
     store.is_consistent(task_id)
 

@@ -93,7 +93,7 @@ CASES: dict[str, tuple[Prepare, Write, str]] = {
     "give_up": (lambda s, t: s.begun(t), lambda s, h: s.give_up(h, "stock", "no more calls"), "gave_up"),
     "release": (
         lambda s, t: s.begun(t),
-        lambda s, h: s.release(h, "draining", step="stock", called=False, delay=timedelta(0)),
+        lambda s, h: s.release(h, "draining", step="stock", sent=0, delay=timedelta(0)),
         "released",
     ),
     "release of a claim": (
@@ -103,7 +103,7 @@ CASES: dict[str, tuple[Prepare, Write, str]] = {
     ),
     "release of an undo": (
         undo_begun,
-        lambda s, h: s.release(h, "draining", step="charge", called=True, delay=timedelta(0)),
+        lambda s, h: s.release(h, "draining", step="charge", sent=None, delay=timedelta(0)),
         "released",
     ),
     "request_undo": (lambda s, t: s.submitted(t), lambda s, t: s.request_undo(asked(t)), "undo_requested"),

@@ -75,7 +75,7 @@ async def test_outlook_of_a_task_that_waits_for_a_service_says_which_why_and_unt
 @pytest.mark.demand("B10", "G5")
 async def test_outlook_of_a_task_that_was_given_back_says_why(store: StoreBench, reads: Reads, task_id: str) -> None:
     hold = await store.begun(task_id)
-    await store.store.release(hold, "its business record is not there", called=False, delay=timedelta(minutes=4))
+    await store.store.release(hold, "its business record is not there", sent=0, delay=timedelta(minutes=4))
     then = await next_of(reads, task_id)
     assert then.startswith("claimable at 20")
     assert then.endswith("by the next worker with a free slot: its business record is not there")

@@ -68,7 +68,7 @@ async def undo_the_rest(store: StoreBench, task_id: str, *steps: str) -> End | N
 
 async def pending(store: StoreBench, task_id: str) -> None:
     hold = await store.begun(task_id, step="ship")
-    await store.store.release(hold, "draining", called=False, delay=timedelta(0))
+    await store.store.release(hold, "draining", sent=0, delay=timedelta(0))
 
 
 async def processing(store: StoreBench, task_id: str) -> None:

@@ -69,7 +69,7 @@ async def test_deadline_of_a_step_never_moves_back(store: StoreBench, task_id: s
     hold = await store.claimed(task_id)
     await store.store.advance(hold, begin=begin("stock", within_s=3600.0))
     before = store.step(task_id, "stock")["complete_by"]
-    await store.store.release(hold, "draining", step="stock", called=True, delay=AT_ONCE)
+    await store.store.release(hold, "draining", step="stock", sent=None, delay=AT_ONCE)
     hold = await store.claim(task_id)
     await store.store.advance(hold, begin=begin("stock", within_s=1.0))
     assert store.step(task_id, "stock")["complete_by"] == before
@@ -87,7 +87,7 @@ async def test_reservations_of_all_attempts_never_exceed_the_budget_and_end_with
         if report.grant is None:
             break
         granted.append(report.grant.calls)
-        await store.store.release(hold, "called, and then drained", step="stock", called=True, delay=AT_ONCE)
+        await store.store.release(hold, "called, and then drained", step="stock", sent=None, delay=AT_ONCE)
     assert granted == [4, 4, 1]
     assert report.end is End.GAVE_UP
     assert "budget" in report.cause
@@ -113,12 +113,12 @@ async def test_next_step_without_budget_leaves_the_boundary_written_and_gives_up
 
 
 @pytest.mark.demand("E3", "C8")
-@pytest.mark.parametrize(("called", "left"), [(False, 9), (True, 6)])
-async def test_release_returns_the_reservation_only_if_certainly_no_call_was_made(
-    store: StoreBench, task_id: str, called: bool, left: int
+@pytest.mark.parametrize(("sent", "left"), [(0, 9), (1, 8), (3, 6), (4, 6), (None, 6)])
+async def test_release_returns_of_the_reservation_what_was_certainly_not_sent(
+    store: StoreBench, task_id: str, sent: int | None, left: int
 ) -> None:
     hold = await store.begun(task_id)
-    await store.store.release(hold, "draining", step="stock", called=called, delay=timedelta(seconds=30))
+    await store.store.release(hold, "draining", step="stock", sent=sent, delay=timedelta(seconds=30))
     row = store.row(task_id)
     assert (row["state"], row["locked_by"], row["failure_count"]) == ("Pending", None, 0)
     assert row["not_before"] > row["updated_at"] + timedelta(seconds=29)
@@ -136,7 +136,7 @@ async def test_undo_reserves_out_of_its_own_budget(store: StoreBench, task_id: s
     assert (step["budget_left"], step["undo_budget_left"], step["state"]) == (6, 23, "Undoing")
     await store.store.undo_advance(hold, done="charge", calls=2, begin=undo("stock"))
     assert store.step(task_id, "charge")["undo_budget_left"] == 28
-    await store.store.release(hold, "draining", step="stock", called=False, delay=AT_ONCE)
+    await store.store.release(hold, "draining", step="stock", sent=0, delay=AT_ONCE)
     assert store.step(task_id, "stock")["undo_budget_left"] == 30
     assert store.row(task_id)["state"] == "Compensating"
 

@@ -42,16 +42,16 @@ async def test_key_generation_rises_only_where_it_is_proved_that_no_effect_exist
 
 
 @pytest.mark.demand("C2", "C5")
-@pytest.mark.parametrize(("called", "generation"), [(True, 0), (False, 1)])
+@pytest.mark.parametrize(("sent", "generation"), [(1, 0), (None, 0), (0, 1)])
 async def test_call_of_an_earlier_attempt_keeps_the_key_and_a_certain_absence_of_calls_does_not(
-    store: StoreBench, task_id: str, called: bool, generation: int
+    store: StoreBench, task_id: str, sent: int | None, generation: int
 ) -> None:
     hold = await store.begun(task_id)
-    await store.store.release(hold, "draining", step="stock", called=called, delay=AT_ONCE)
+    await store.store.release(hold, "draining", step="stock", sent=sent, delay=AT_ONCE)
     hold = await store.claim(task_id)
     grant = (await store.store.advance(hold, begin=begin("stock"))).grant
     assert grant is not None
-    assert grant.unknown is called, "the Agent is told, and says so with what it reports"
+    assert grant.unknown is (sent != 0), "the Agent is told, and says so with what it reports"
     await store.store.fail(hold, "stock", REFUSED, unknown=grant.unknown, then="error")
     await resubmit(store, task_id)
     assert store.step(task_id, "stock")["key_generation"] == generation
@@ -62,7 +62,7 @@ async def test_key_rises_after_a_call_of_an_earlier_attempt_that_was_asked_about
     store: StoreBench, task_id: str
 ) -> None:
     hold = await store.begun(task_id)
-    await store.store.release(hold, "draining", step="stock", called=True, delay=AT_ONCE)
+    await store.store.release(hold, "draining", step="stock", sent=None, delay=AT_ONCE)
     hold = await store.claim(task_id)
     await store.store.advance(hold, begin=begin("stock"))
     await store.store.fail(hold, "stock", REFUSED, unknown=False, then="error")

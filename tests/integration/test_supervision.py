@@ -120,7 +120,7 @@ async def test_sweep_that_slept_between_its_read_and_its_write_evicts_nobody_who
         # as after a clock that was set back: the deadline is still to come
         store.owner("UPDATE task SET complete_by = clock_timestamp() + interval '1 minute'")
     else:
-        await store.store.release(hold, "draining", step="stock", called=False, delay=timedelta(0))
+        await store.store.release(hold, "draining", step="stock", sent=0, delay=timedelta(0))
         hold = await store.claim(task_id, "run-2")
         assert (await store.store.advance(hold, begin=begin("stock"))).grant is not None
     assert (await store.store.advance(hold, done="stock", result={}, calls=1, begin=begin("charge"))).grant is not None

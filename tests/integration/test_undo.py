@@ -144,7 +144,7 @@ async def test_undo_has_the_same_key_in_every_attempt_whatever_ends_them(store: 
     await recovered(store, task_id)
     hold = await store.claim(task_id)
     await store.store.undo_advance(hold, begin=undo("charge"))
-    await store.store.release(hold, "draining", step="charge", called=True, delay=AT_ONCE)
+    await store.store.release(hold, "draining", step="charge", sent=None, delay=AT_ONCE)
     hold = await store.claim(task_id)
     await store.store.undo_advance(hold, begin=undo("charge"))
     await store.store.give_up(hold, "charge", "no more calls")

@@ -112,4 +112,6 @@ def _undo_fail(hold: Hold, step: str) -> Write:
 
 
 def _release(draw: Draw, hold: Hold, step: str | None) -> Write:
-    return Write("release", {"hold": hold, "step": step, "called": draw(st.booleans()), "delay_s": draw(_DELAYS)})
+    return Write(
+        "release", {"hold": hold, "step": step, "sent": draw(st.none() | st.integers(0, 4)), "delay_s": draw(_DELAYS)}
+    )

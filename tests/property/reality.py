@@ -184,9 +184,9 @@ class Reality:
     async def give_up(self, hold: Hold, *, step: str) -> Answer:
         return _told(await self._store.give_up(hold, step, "no more calls"))
 
-    async def release(self, hold: Hold, *, step: str | None, called: bool, delay_s: float) -> Answer:
+    async def release(self, hold: Hold, *, step: str | None, sent: int | None, delay_s: float) -> Answer:
         delay = timedelta(seconds=delay_s)
-        return _told(await self._store.release(hold, "draining", step=step, called=called, delay=delay))
+        return _told(await self._store.release(hold, "draining", step=step, sent=sent, delay=delay))
 
     # --- people, and the Supervisor ---------------------------------------------------------------------------
 

@@ -135,7 +135,7 @@ class Scene:
             "complete and begin": ("advance", _boundary(self.task, hold, last)),
             "fail": ("fail", {"hold": hold, "step": last, "unknown": False, "then": "undo"}),
             "give up": ("give_up", {"hold": hold, "step": step}),
-            "release": ("release", {"hold": hold, "step": step, "called": False, "delay_s": 0.0}),
+            "release": ("release", {"hold": hold, "step": step, "sent": 0, "delay_s": 0.0}),
             "release unstarted": ("release_unstarted", {"hold": replace(hold, run_id=""), "delay_s": 0.0}),
             "begin undo": ("undo_advance", {"hold": hold, "begin": following}),
             "finish undo": ("undo_advance", {"hold": hold, "done": following, "calls": 1}),
@@ -165,7 +165,7 @@ SCRIPT: dict[str, Callable[[Scene], Write]] = {
     "on": _on,
     "address": _by_hold("advance", begin="address"),
     "disk": _by_hold("advance", begin="disk"),
-    "wait": _by_hold("release", step=None, called=True, delay_s=LONG.total_seconds()),
+    "wait": _by_hold("release", step=None, sent=None, delay_s=LONG.total_seconds()),
     "time": lambda scene: Write("time_passes", {"steps": scene.task.at_work}),
     "give_up": lambda scene: Write("give_up", {"hold": scene.hold, "step": scene.task.at_work[0]}),
     "fail": lambda scene: Write(

@@ -108,12 +108,13 @@ def give_up(task: Task, hold: Hold, *, step: str) -> Answer:
     return task.unless_said(hold, _K.GAVE_UP, End.GAVE_UP)
 
 
-def release(task: Task, hold: Hold, *, step: str | None, called: bool, delay_s: float) -> Answer:
-    """The holder gives the row back, in time or not; what was reserved returns if certainly nothing was called."""
+def release(task: Task, hold: Hold, *, step: str | None, sent: int | None, delay_s: float) -> Answer:
+    """The holder gives the row back, in time or not; what was certainly not sent returns."""
     if task.is_held_by(hold):
-        if step is not None and step in task.at_work and not called:
-            task.steps[step].give_back(task.steps[step].reserved)
-            task.steps[step].reserved = 0
+        if step is not None and step in task.at_work and sent is not None:
+            unsent = max(0, task.steps[step].reserved - sent)
+            task.steps[step].give_back(unsent)
+            task.steps[step].reserved -= unsent
         task.give_back(hold, delay_s)
     return task.unless_said(hold, _K.RELEASED, End.RELEASED)
 
@@ -150,7 +151,7 @@ def _not_begun(task: Task, hold: Hold, begin: str, finished: StepState) -> Answe
     if step.state is finished:
         return Answer(result=step.result or {})
     if task.is_blocked(begin, undo=undo):
-        return release(task, hold, step=None, called=False, delay_s=1)
+        return release(task, hold, step=None, sent=0, delay_s=1)
     spent = step.undo_budget_left == 0 if undo else step.budget_left == 0
     return give_up(task, hold, step=begin) if spent else Answer(End.SUPERSEDED)
 
