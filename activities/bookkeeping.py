@@ -202,4 +202,4 @@ def _hold(work: Work) -> Hold:
     locked_by = str(info.workflow_id)
     if locked_by != attempt_id(str(info.workflow_type), work.task_id, work.epoch):
         raise ValueError(f"workflow {locked_by} is not attempt {work.epoch} of task {work.task_id}")
-    return Hold(work.task_id, locked_by, str(info.workflow_run_id))
+    return Hold(work.task_id, locked_by, str(info.workflow_run_id), work.nonce)

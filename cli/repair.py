@@ -20,7 +20,7 @@ from domain.text import clean
 from runtime.parts import open_state_store, process_name
 from runtime.settings import Settings
 from store.reads import Reads, TaskPage
-from store.state_store import Hold, StateStore
+from store.state_store import StateStore
 from store.tables import Compensation, Step
 
 _BEING_UNDONE = (TaskState.COMPENSATING, TaskState.COMPENSATION_FAILED)
@@ -152,7 +152,7 @@ async def _finish(store: StateStore, page: TaskPage) -> None:
     if task.state is TaskState.COMPENSATING and task.locked_by is None and not left_to_undo(page.undo_log):
         definition = [(task.definition, task.version)]
         for claim in await store.claim(process_name("cli"), definition, 1, [task.task_id]):
-            await store.undo_advance(Hold(task.task_id, claim.locked_by, "cli"))
+            await store.undo_advance(claim.hold("cli"))
 
 
 async def _repair(asked: Repair, timeout: float | None, dry_run: bool, output: Format) -> Code:

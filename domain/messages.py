@@ -164,6 +164,7 @@ class RunInput(Message):
     """Input of an attempt: what was claimed, with the business record that the dispatcher read (B6).
 
     Attributes:
+        nonce: Known to the claim and the run that it started alone: by it the run binds itself to the task.
         steps: Every step in definition order.
         undo_log: What is left to undo, last begun first; empty for a forward run.
     """
@@ -172,6 +173,7 @@ class RunInput(Message):
     definition: str
     version: int
     epoch: int
+    nonce: str = ""
     undo: bool
     record: Json
     steps: list[StepView]
@@ -213,6 +215,7 @@ class Work(Message):
     """One step of one attempt, for the bookkeeping activities.
 
     Attributes:
+        nonce: Of the claim that started the attempt.
         request: What the Agent is to do; None where only a beginning or an outcome is written.
         begin: Terms of this step, should it have to be begun (again).
         outcome: What the queued Agent reported; None before the call, and for inline steps.
@@ -222,6 +225,7 @@ class Work(Message):
 
     task_id: str
     epoch: int
+    nonce: str = ""
     step: str
     undo: bool
     begin: Begin

@@ -65,6 +65,7 @@ class Snapshot(BaseModel):
     state: TaskState
     locked_by: str | None
     run_id: str | None
+    claim_nonce: str | None
     epoch: int
     submitter: str
     record_digest: str
@@ -101,9 +102,10 @@ class Snapshot(BaseModel):
         """Whether the undo of this step is to be done once more, but not yet (F6)."""
         return any(e.quarantined for e in self.undo_log if e.step == step)
 
-    def is_held_by(self, locked_by: str, run_id: str) -> bool:
-        """Whether this run holds the task, in time or not."""
-        return self.locked_by == locked_by and self.run_id in (None, run_id)
+    def is_held_by(self, locked_by: str, run_id: str, nonce: str) -> bool:
+        """Whether this run holds the task, in time or not; one not yet bound to it knows the nonce of its claim."""
+        bound = self.run_id == run_id or (self.run_id is None and self.claim_nonce == nonce)
+        return self.locked_by == locked_by and bound
 
     def as_run(self, record: Json) -> RunInput:
         """Input of the run that carries out what was claimed."""
@@ -114,6 +116,7 @@ class Snapshot(BaseModel):
             definition=self.definition,
             version=self.version,
             epoch=self.epoch,
+            nonce=self.claim_nonce or "",
             undo=undo,
             record=record,
             steps=[

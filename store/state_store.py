@@ -29,11 +29,12 @@ NOTIFY = f"SELECT pg_notify('{CHANNEL}', '')"
 
 @dataclass(frozen=True)
 class Hold:
-    """Who writes: an attempt, and the Temporal run that carries it out."""
+    """Who writes: an attempt, and the Temporal run that carries it out; `nonce`: of the claim that started it."""
 
     task_id: str
     locked_by: str
     run_id: str
+    nonce: str
 
     @property
     def epoch(self) -> int:
@@ -43,7 +44,7 @@ class Hold:
     @property
     def params(self) -> dict[str, Any]:
         """As parameters of a guarded statement."""
-        return {"task_id": self.task_id, "locked_by": self.locked_by, "run_id": self.run_id}
+        return {"task_id": self.task_id, "locked_by": self.locked_by, "run_id": self.run_id, "nonce": self.nonce}
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,10 @@ class Claim:
     def locked_by(self) -> str:
         """Workflow id of the attempt that was claimed."""
         return attempt_id(self.task.definition, self.task.task_id, self.task.epoch)
+
+    def hold(self, run_id: str) -> Hold:
+        """As the run that it started."""
+        return Hold(self.task.task_id, self.locked_by, run_id, self.task.claim_nonce or "")
 
 
 class StateStore:
@@ -163,8 +168,7 @@ class StateStore:
 
         `record`: whether it found its business record, to be remembered.
         """
-        hold = Hold(claim.task.task_id, claim.locked_by, "")
-        return await self._release(hold, cause, None, 0, delay, unstarted=True, record=record)
+        return await self._release(claim.hold(""), cause, None, 0, delay, unstarted=True, record=record)
 
     async def note_late(self, task_id: str, step: str, answer: Json, *, actor: str) -> None:
         """Keep an answer that came too late as evidence, once an actor and step; nothing else changes (C10)."""
@@ -375,7 +379,7 @@ class StateStore:
         result = after.step(about).result if about else None
         if (over := _ended(after, result, undo=undo)) is not None:
             return over
-        if not after.is_held_by(hold.locked_by, hold.run_id) or (after.time_left_s or 0) <= 0:
+        if not after.is_held_by(hold.locked_by, hold.run_id, hold.nonce) or (after.time_left_s or 0) <= 0:
             return _lost(after, hold)
         if begin is None:
             return Report(result=result)
@@ -434,7 +438,7 @@ def _lost(after: Snapshot | None, hold: Hold) -> Report:
     """Why a guarded write changed nothing: it came late, or somebody else moved the task."""
     if after is None:
         return Report(end=End.SUPERSEDED, cause=f"there is no task {hold.task_id}")
-    if after.is_held_by(hold.locked_by, hold.run_id):
+    if after.is_held_by(hold.locked_by, hold.run_id, hold.nonce):
         return Report(end=End.DEADLINE_PASSED, cause=f"complete_by of {hold.locked_by} has passed")
     if after.epoch == hold.epoch and after.locked_by is None and after.state is TaskState.COMPENSATING:
         return Report(end=End.UNDO_REQUESTED, cause="the task is to be undone")

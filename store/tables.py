@@ -136,6 +136,7 @@ class Task(StateTable, table=True):
     state: TaskState = Field(sa_column=_enum(TaskState))
     locked_by: str | None = Field(default=None, sa_column=_text(nullable=True))
     run_id: str | None = Field(default=None, sa_column=_text(nullable=True))
+    claim_nonce: str | None = Field(default=None, sa_column=_text(nullable=True))
     worker: str | None = Field(default=None, sa_column=_text(nullable=True))
     epoch: int = Field(default=0, sa_column=_int(0))
     complete_by: datetime | None = Field(default=None, sa_column=_at(nullable=True))

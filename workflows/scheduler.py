@@ -198,6 +198,7 @@ class _Attempt:
         work = Work(
             task_id=self._run.task_id,
             epoch=self._run.epoch,
+            nonce=self._run.nonce,
             step=step.name,
             undo=False,
             begin=self._begin(step),
@@ -245,6 +246,7 @@ class _Attempt:
         return Work(
             task_id=self._run.task_id,
             epoch=self._run.epoch,
+            nonce=self._run.nonce,
             step=entry.step if entry else "",
             undo=True,
             begin=begin,

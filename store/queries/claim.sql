@@ -1,6 +1,7 @@
 -- Claims what can be claimed, soonest first, of the definitions that the caller has loaded, up to its free slots:
--- a row is claimed by one caller only, the epoch rises by one, and the claim itself has a deadline (B1, B3). Tasks whose
--- next step needs a service whose breaker is open are passed over (C8). With `task_ids`, none but those.
+-- a row is claimed by one caller only, the epoch rises by one, and the claim itself has a deadline (B1, B3). Only the run
+-- that knows the claim's nonce can bind itself to it. Tasks whose next step needs a service whose breaker is open are
+-- passed over (C8). With `task_ids`, none but those.
 WITH free AS MATERIALIZED (
     SELECT greatest(0, %(slots)s - count(*))::int AS slots
     FROM task WHERE worker = %(worker)s AND locked_by IS NOT NULL
@@ -34,6 +35,7 @@ claimed AS (
         epoch = t.epoch + 1,
         locked_by = t.definition || '/' || t.task_id || '/' || (t.epoch + 1),
         run_id = NULL,
+        claim_nonce = gen_random_uuid()::text,
         worker = %(worker)s,
         complete_by = clock_timestamp() + make_interval(secs => %(claim_within_s)s),
         last_event = t.last_event + 1,

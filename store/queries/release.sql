@@ -6,7 +6,8 @@ WITH held AS MATERIALIZED (
     FROM task
     WHERE
         task_id = %(task_id)s AND locked_by = %(locked_by)s AND state IN ('Processing', 'Compensating')
-        AND CASE WHEN %(unstarted)s THEN run_id IS NULL ELSE run_id IS NULL OR run_id = %(run_id)s END
+        AND (run_id = %(run_id)s OR (run_id IS NULL AND claim_nonce = %(nonce)s))
+        AND (run_id IS NULL OR NOT %(unstarted)s)
 ),
 returned AS (
     UPDATE step AS s SET

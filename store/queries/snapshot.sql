@@ -1,6 +1,6 @@
 -- The task as this transaction leaves it, with its steps in order and what is left of its undo log, last begun first.
 SELECT
-    t.task_id, t.definition, t.version, t.state, t.locked_by, t.run_id, t.epoch, t.submitter,
+    t.task_id, t.definition, t.version, t.state, t.locked_by, t.run_id, t.claim_nonce, t.epoch, t.submitter,
     t.record_digest, t.created_at, t.last_event,
     extract(epoch FROM t.complete_by - (SELECT clock_timestamp()))::float8 AS time_left_s,
     (

@@ -7,7 +7,8 @@ WITH held AS MATERIALIZED (
     SELECT task_id, state, epoch, last_event
     FROM task
     WHERE
-        task_id = %(task_id)s AND locked_by = %(locked_by)s AND (run_id IS NULL OR run_id = %(run_id)s)
+        task_id = %(task_id)s AND locked_by = %(locked_by)s
+        AND (run_id = %(run_id)s OR (run_id IS NULL AND claim_nonce = %(nonce)s))
         AND state = 'Compensating' AND complete_by > clock_timestamp()
 ),
 answered AS MATERIALIZED (

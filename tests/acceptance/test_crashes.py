@@ -11,7 +11,6 @@ from temporalio.exceptions import ApplicationError
 from domain.messages import Begin
 from domain.states import StepState, TaskState
 from runtime.roles import Role
-from store.state_store import Hold
 from tests.conftest import FULL, Bench, Simulators, eventually
 from tests.failures.strange_worker import StrangeWorker
 from tests.workers import WorkerProcess
@@ -87,8 +86,8 @@ async def test_worker_that_was_stopped_sends_nothing_for_what_it_was_given_meanw
 async def test_writes_of_a_stale_holder_change_nothing(bench: Bench, order: dict[str, Any], task_id: str) -> None:
     await bench.submit(order, task_id)
     store = bench.stores.store
-    await store.claim("one", [("order", 1)], 4)
-    stale = Hold(task_id, f"order/{task_id}/1", "run-1")
+    (claim,) = await store.claim("one", [("order", 1)], 4)
+    stale = claim.hold("run-1")
     begin = Begin(step="stock", within_s=5, calls=3)
     assert (await store.advance(stale, begin=begin)).grant is not None
     await bench.expire(task_id)

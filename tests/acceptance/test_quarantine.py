@@ -13,7 +13,6 @@ import pytest
 
 from domain.messages import Begin, UndoRequest
 from domain.states import TaskState
-from store.state_store import Hold
 from tests.conftest import ORDER, Bench, Simulators, eventually
 from tests.courier.parcel import QUARANTINE
 from tests.workers import ROOT, WorkerProcess, environment
@@ -82,7 +81,7 @@ async def test_undo_waits_out_every_deadline_that_the_step_was_ever_granted(
     await bench.submit(ORDER, task_id)
     store = bench.stores.store
     (claim,) = await store.claim("w", [("order", 1)], 1, [task_id])
-    hold = Hold(task_id, claim.locked_by, "run")
+    hold = claim.hold("run")
     assert (await store.advance(hold, begin=Begin(step="stock", within_s=60, calls=1))).grant is not None
     with psycopg.connect(bench.settings.admin_database_url.get_secret_value()) as owner:
         owner.execute("UPDATE step SET quarantine_s = 5 WHERE task_id = %s AND name = 'stock'", (task_id,))

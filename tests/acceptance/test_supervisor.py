@@ -14,7 +14,6 @@ from temporalio.client import WorkflowFailureError
 from domain.states import StepState, TaskState
 from runtime.embedded.postgres import EmbeddedPostgres
 from runtime.roles import Role
-from store.state_store import Hold
 from supervisor.schedule import SCHEDULE_ID
 from tests.conftest import FULL, Bench, Databases, Simulators, eventually
 from tests.failures.servers import kill, own_postgres
@@ -39,7 +38,7 @@ async def expired(bench: Bench, order: dict[str, Any], ids: list[str]) -> None:
     """These tasks, whose holders are gone in the middle of the first step."""
     await asyncio.gather(*(bench.submit(order, i) for i in ids))
     for claim in await bench.stores.store.claim("gone", [("order", 1)], len(ids)):
-        hold = Hold(claim.task.task_id, claim.locked_by, "gone")
+        hold = claim.hold("gone")
         assert (await bench.stores.store.advance(hold, begin=begin("stock"))).grant is not None
     for i in ids:
         await bench.expire(i)

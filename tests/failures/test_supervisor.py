@@ -15,7 +15,6 @@ from temporalio.service import RPCError
 from domain.messages import Begin
 from domain.states import StepState, TaskState
 from runtime.roles import Role
-from store.state_store import Hold
 from supervisor.schedule import SCHEDULE_ID
 from tests.conftest import FULL, Bench, Simulators, eventually
 from tests.failures.servers import submitted
@@ -37,7 +36,7 @@ async def expired(bench: Bench, order: dict[str, Any], prefix: str, count: int) 
     ids = await submitted(bench, order, prefix, count)
     store = bench.stores.store
     for claim in await store.claim("a worker that is gone", [("order", 1)], count):
-        hold = Hold(claim.task.task_id, claim.locked_by, "run-1")
+        hold = claim.hold("run-1")
         assert (await store.advance(hold, begin=Begin(step="stock", within_s=60, calls=3))).grant is not None
     await asyncio.gather(*(bench.expire(i) for i in ids))
     return ids

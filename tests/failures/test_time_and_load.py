@@ -23,7 +23,7 @@ from pipelines import registry
 from runtime.embedded.postgres import EmbeddedPostgres
 from store.database import Database
 from store.intake import Caps, Intake
-from store.state_store import Claim, Hold
+from store.state_store import Claim
 from store.submission import Accepted, Refused, SubmissionDesk
 from store.supervision import Supervision
 from supervisor.decide import decide
@@ -194,7 +194,7 @@ async def test_backlog_is_never_above_its_caps_with_20_submitters_at_once(bare: 
             await asyncio.gather(*map(finish, await bare.store.claim("worker", LOADED, 10)))
 
     async def finish(claim: Claim) -> None:
-        hold = Hold(claim.task.task_id, claim.locked_by, "run")
+        hold = claim.hold("run")
         await bare.store.advance(hold, begin=begin("stock"))
         await bare.store.fail(hold, "stock", {"message": "no"}, unknown=False, then="error")
 

@@ -90,7 +90,7 @@ class StoreBench:
         self.owner("UPDATE task SET not_before = clock_timestamp() WHERE task_id = %(id)s", id=task_id)
         (claim,) = await self.store.claim("worker", LOADED, 1_000, [task_id])
         assert claim.task.task_id == task_id
-        return Hold(task_id, claim.locked_by, run_id)
+        return claim.hold(run_id)
 
     async def begun(self, task_id: str, pipeline: str = "order", step: str | None = None) -> Hold:
         """A new task that was claimed, and whose steps are done up to `step` (default: the first), which is begun."""

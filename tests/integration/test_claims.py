@@ -10,7 +10,7 @@ import pytest
 from domain.messages import End
 from domain.states import TaskState
 from store.database import Database
-from store.state_store import Hold, StateStore
+from store.state_store import StateStore
 from tests.integration.situations import AT_ONCE
 from tests.integration.store_bench import LOADED, RUN, StoreBench, begin
 
@@ -71,7 +71,7 @@ async def test_of_two_claimers_exactly_one_wins_in_each_of_200_rounds(store: Sto
 async def test_claim_whose_run_has_begun_is_not_released_as_unstarted(store: StoreBench, task_id: str) -> None:
     await store.submitted(task_id)
     (claim,) = await store.store.claim("worker", LOADED, 1)
-    hold = Hold(task_id, claim.locked_by, RUN)
+    hold = claim.hold(RUN)
     assert (await store.store.advance(hold, begin=begin("stock"))).grant is not None
     before = store.contents(task_id)
     report = await store.store.release_unstarted(claim, "no answer", AT_ONCE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
@@ -46,14 +47,38 @@ async def test_who_does_not_hold_the_task_changes_nothing_and_is_told(
 ) -> None:
     hold = await at_work(store, task_id, write)
     strangers = {
-        "an older epoch": Hold(task_id, f"order/{task_id}/{hold.epoch - 1}", RUN),
-        "another run of the same attempt": Hold(task_id, hold.locked_by, "run-after-a-reset"),
+        "an older epoch": replace(hold, locked_by=f"order/{task_id}/{hold.epoch - 1}"),
+        "another run of the same attempt": replace(hold, run_id="run-after-a-reset"),
     }
     before = store.contents(task_id)
     report = await WRITES[write](store.store, strangers[stranger])
     assert report.end is End.SUPERSEDED
     assert report.grant is None
     assert store.contents(task_id) == before
+
+
+@pytest.mark.demand("B2", "B11")
+@pytest.mark.parametrize("undoing", [False, True])
+@pytest.mark.parametrize("nonce", ["", "made up", "of the claim before"])
+async def test_run_that_does_not_know_the_claims_nonce_binds_itself_to_nothing(
+    store: StoreBench, task_id: str, undoing: bool, nonce: str
+) -> None:
+    before = await store.begun(task_id)
+    if undoing:
+        await store.store.request_undo(asked(task_id))
+    else:
+        await store.store.release(before, "draining", step="stock", sent=0, delay=AT_ONCE)
+    hold = await store.claim(task_id)
+    forged = replace(hold, run_id="by hand", nonce=before.nonce if nonce == "of the claim before" else nonce)
+    found = store.contents(task_id)
+    for write in BACKWARD if undoing else FORWARD:
+        report = await WRITES[write](store.store, forged)
+        assert (report.end, report.grant, report.result) == (End.SUPERSEDED, None, None), write
+        assert store.contents(task_id) == found
+    if undoing:
+        assert (await store.store.undo_advance(hold, begin=undo("stock"))).grant is not None
+    else:
+        assert (await store.store.advance(hold, begin=begin("stock"))).grant is not None
 
 
 @pytest.mark.demand("B2", "C9", "C10")
@@ -116,7 +141,7 @@ async def test_run_whose_task_is_to_be_undone_is_told_so(store: StoreBench, task
 
 
 async def test_write_about_a_task_that_is_not_there_is_superseded(store: StoreBench) -> None:
-    report = await store.store.advance(Hold("nobody", "order/nobody/1", RUN), begin=begin("stock"))
+    report = await store.store.advance(Hold("nobody", "order/nobody/1", RUN, ""), begin=begin("stock"))
     assert (report.end, report.cause) == (End.SUPERSEDED, "there is no task nobody")
 
 

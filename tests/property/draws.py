@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -53,7 +54,7 @@ def of_dispatcher(draw: Draw, task: Task, seen: Sequence[int]) -> Write:
     kinds = ["claim"] + ["release_unstarted"] * task.held + ["withdraw"] * bool(seen)
     kind = draw(st.sampled_from(kinds))
     if kind == "release_unstarted":
-        return Write(kind, {"hold": Hold(task.task_id, task.attempt, ""), "delay_s": draw(_DELAYS)})
+        return Write(kind, {"hold": replace(task.started, run_id=""), "delay_s": draw(_DELAYS)})
     return Write(kind, {"seen": draw(st.sampled_from(seen))} if kind == "withdraw" else {})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -23,7 +24,7 @@ from tests.property.model.intake import WORKER
 from tests.property.model.people import PERSON
 from tests.property.model.rows import Answer
 from tests.property.model.supervisor import SUPERVISOR, Decision
-from tests.property.model.task import SUBMITTER
+from tests.property.model.task import KNOWN, SUBMITTER
 
 LONG = timedelta(hours=1)
 ERROR = {"message": "never"}
@@ -105,7 +106,11 @@ class Reality:
 
     async def do(self, write: Write) -> Answer:
         """Let a writer change the task."""
-        answer: Answer = await getattr(self, write.name)(**write.terms)
+        terms = dict(write.terms)
+        if "hold" in terms and terms["hold"].nonce == KNOWN:
+            claim = self._claims[terms["hold"].locked_by]
+            terms["hold"] = replace(terms["hold"], nonce=claim.task.claim_nonce)
+        answer: Answer = await getattr(self, write.name)(**terms)
         return answer
 
     # --- submission and claims --------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ class Scene:
             wanted = write.on(self.task)
             assert await self.real.do(write) == wanted
             if word == "claim":
-                self.hold = Hold(self.task.task_id, self.task.attempt, f"run of {self.task.attempt}")
+                self.hold = self.task.started
         self.seen = await self.real.see()
         if self.task.late:
             self.decision = await self.real.decide(counts=True)

@@ -180,6 +180,12 @@ class StoreMachine(RuleBasedStateMachine):
         """A run that was made by *reset* goes on as if it were the one that has bound itself."""
         self.write(next_of_run(self.task, replace(self.hold, run_id="made by reset")), lost=lost)
 
+    @when(lambda self: self.is_started)
+    @rule(lost=st.booleans())
+    def forged_run(self, lost: bool) -> None:
+        """Somebody has started a run by hand under the attempt's id, with an input of his own."""
+        self.write(next_of_run(self.task, replace(self.hold, run_id="by hand", nonce="made up")), lost=lost)
+
     @when(lambda self: any("hold" in w.terms for w in self.past))
     @rule(data=st.data(), lost=st.booleans())
     def past_run(self, data: st.DataObject, lost: bool) -> None:
@@ -239,7 +245,7 @@ class StoreMachine(RuleBasedStateMachine):
             and (self.task.recorded or self.task.state is TaskState.COMPENSATING)
             and said == self.task.attempt
         ):
-            self.holds[said] = Hold(self.task.task_id, said, f"run of {said}")
+            self.holds[said] = self.task.started
         return said
 
 

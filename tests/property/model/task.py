@@ -16,6 +16,8 @@ _T, _S, _U = TaskState, StepState, UndoState
 AT_WORK = {_T.PROCESSING: _S.RUNNING, _T.COMPENSATING: _S.UNDOING}
 ALERTS = {_T.ERROR: "task_in_error", _T.COMPENSATION_FAILED: "compensation_failed"}
 SUBMITTER = "cli"
+KNOWN = "the claim's own"
+"""Stands for the nonce of a claim, which only the store makes."""
 
 
 @dataclass
@@ -139,9 +141,18 @@ class Task:
 
     # --- who may write ----------------------------------------------------------------------------------------
 
+    @property
+    def started(self) -> Hold:
+        """The run that the last claim started."""
+        return Hold(self.task_id, self.attempt, f"run of {self.attempt}", KNOWN)
+
     def is_held_by(self, hold: Hold) -> bool:
         """Whether this run holds the task: its attempt does, and no other run of the attempt has bound itself."""
-        return self.held and self.attempt == hold.locked_by and self.run_id in (None, hold.run_id)
+        return (
+            self.held
+            and self.attempt == hold.locked_by
+            and (self.run_id == hold.run_id or (self.run_id is None and hold.nonce == KNOWN))
+        )
 
     def is_mine(self, hold: Hold, *states: TaskState) -> bool:
         """Whether this run may write: it holds the task, which is in one of these states, and is in time."""

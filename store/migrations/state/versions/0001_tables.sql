@@ -162,6 +162,7 @@ CREATE TABLE task (
     state VARCHAR(32) NOT NULL,
     locked_by TEXT,
     run_id TEXT,
+    claim_nonce TEXT,
     worker TEXT,
     epoch INTEGER DEFAULT '0' NOT NULL,
     complete_by TIMESTAMP WITH TIME ZONE,
