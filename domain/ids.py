@@ -57,3 +57,8 @@ def idempotency_keys(task_id: str, step: str, generation: int) -> list[str]:
 def undo_key(task_id: str, step: str, generation: int) -> str:
     """Key that every retry of every attempt of an undo sends; where it is to be done anew, of the next generation."""
     return f"{task_id}:{step}:undo-{generation}"
+
+
+def actor(channel: str, name: str) -> str:
+    """Who did it: the channel that a person came by, and the name that he gave; so nobody passes for another part."""
+    return f"{channel}:{name or 'unnamed'}"
