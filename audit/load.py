@@ -13,7 +13,6 @@ from typing import Any
 
 import httpx
 from sqlalchemy import func
-from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlmodel import col, select
 from sqlmodel.ext.asyncio.session import AsyncSession
@@ -31,7 +30,7 @@ from audit.picture import (
 )
 from audit.witnesses import Ledgers, Witnesses
 from domain.faults import Unreachable, UsageError
-from store.schema import sqlalchemy_url
+from store.connection import SQLALCHEMY, connect_async, reaching
 from store.tables import Alert, BusinessRecord, Compensation, DefinitionRow, Event, ServiceEvent, ServiceRow, Step, Task
 
 PAGE = 500
@@ -186,16 +185,15 @@ async def open_loader(state_dsn: str, orders_dsn: str, terms: Terms, alive_withi
 
 def _engine(dsn: str) -> AsyncEngine:
     """Each transaction sees one snapshot, so that a task that moves meanwhile is not seen half."""
-    return create_async_engine(sqlalchemy_url(dsn), pool_size=1, isolation_level="REPEATABLE READ")
+    options = {"pool_size": 1, "isolation_level": "REPEATABLE READ"}
+    return create_async_engine(SQLALCHEMY, async_creator=lambda: connect_async(dsn), **options)
 
 
 @asynccontextmanager
 async def _session(engine: AsyncEngine, place: str) -> AsyncIterator[AsyncSession]:
-    try:
+    with reaching(place):
         async with AsyncSession(engine) as session:
             yield session
-    except OperationalError as error:
-        raise Unreachable(f"{place} does not answer: {error.orig}") from error
 
 
 def _by_task(rows: Iterable[Any], view: Any) -> dict[str, list[Any]]:

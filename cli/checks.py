@@ -22,9 +22,10 @@ from pipelines import registry
 from runtime.duties import ALIVE
 from runtime.settings import Settings
 from runtime.temporal import connect
+from store.connection import place_of
 from store.database import Database
 from store.reads import open_reads
-from store.schema import MIGRATE_COMMAND, check_schema, place_of
+from store.schema import MIGRATE_COMMAND, check_schema
 from store.schema import Database as DatabaseName
 from store.supervision import Supervision
 from supervisor.schedule import SCHEDULE_ID

@@ -28,7 +28,7 @@ from domain.messages import End, RunInput
 from domain.states import TaskState
 from runtime.search_attributes import ATTEMPT_KEY, DEFINITION_KEY, SUBMITTER_KEY, TASK_ID_KEY
 from runtime.temporal import TASK_QUEUE
-from store.database import CONNECTION
+from store.connection import connect_async
 from store.intake import Intake
 from store.orders import Orders, Record
 from store.services import Services
@@ -233,12 +233,8 @@ class Dispatcher:
         """Turn NOTIFY into wake-ups; the slow poll covers for it while the connection is gone."""
         while True:
             try:
-                async with await psycopg.AsyncConnection.connect(
-                    self._store.database.dsn,
-                    autocommit=True,
-                    application_name="dispatcher-listen",
-                    **CONNECTION,
-                ) as connection:
+                dsn, name = self._store.database.dsn, "dispatcher-listen"
+                async with await connect_async(dsn, autocommit=True, application_name=name) as connection:
                     await connection.execute(f"LISTEN {CHANNEL}")
                     async for _ in connection.notifies():
                         self.wake()

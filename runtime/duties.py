@@ -37,13 +37,15 @@ async def publish_definitions(intake: Intake, registry: Registry) -> None:
 
 
 async def repeat(interval: timedelta, duty: Callable[[], Awaitable[None]]) -> None:
-    """Do a duty every so often until cancelled; a store or server out of reach is logged and waited out."""
+    """Do a duty every so often until cancelled. What fails it is logged, and it is done again all the same."""
     while True:
         await asyncio.sleep(interval.total_seconds())
         try:
             await duty()
         except (Unreachable, RPCError) as error:
             log.warning("duty postponed", duty=duty.__name__, error=str(error))
+        except Exception:
+            log.exception("duty failed", duty=duty.__name__)
 
 
 class SupervisionWatch:

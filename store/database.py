@@ -17,28 +17,18 @@ from typing import Any
 
 import psycopg
 from psycopg.rows import DictRow, dict_row
-from psycopg_pool import AsyncConnectionPool
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from domain.faults import Unreachable
-from store.schema import place_of
+from store.connection import TRANSPORT, connect_async, is_out_of_reach, place_of, set_up, unreachable
 
 Params = Mapping[str, Any]
 Rows = list[dict[str, Any]]
 BeforeCommit = Callable[[Sequence[int]], Awaitable[None]]
 """Takes the number of rows that each statement has touched."""
 
-CONNECTION: dict[str, Any] = {
-    "connect_timeout": 5,
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 10_000,
-}
-"""How every connection notices that its other end is gone."""
-
 _PATIENCE_S = 5.0
 _ANSWER_S = 15.0
-_REPEATABLE = (psycopg.OperationalError, psycopg.InterfaceError, TimeoutError)
+_ASK_S = 2.0
 
 
 @cache
@@ -60,7 +50,7 @@ class Database:
             open=False,
             timeout=_PATIENCE_S,
             reconnect_timeout=_PATIENCE_S,  # after an outage the next request connects at once, not in a minute
-            kwargs=CONNECTION
+            kwargs=TRANSPORT
             | {
                 "row_factory": dict_row,
                 "autocommit": True,
@@ -107,10 +97,11 @@ class Database:
         while True:
             try:
                 return await self._send(statements, before_commit)
-            except _REPEATABLE as error:
+            except Exception as error:
+                if not is_out_of_reach(error):
+                    raise
                 if monotonic() + pause > give_up_at:
-                    cause = self._refusal or str(error).strip()
-                    raise Unreachable(f"{self.place} does not answer: {cause}") from error
+                    raise unreachable(self.place, await self._cause(error)) from error
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 (jitter, not a secret)
             pause = min(pause * 2, 1.0)
 
@@ -124,8 +115,8 @@ class Database:
 
         The first to a newly promoted server has those to the old one replaced, now or when their transaction ends.
         """
-        for statement in SESSION:
-            await connection.execute(statement)
+        await set_up(connection)
+        await connection.execute("; ".join(SESSION))
         connection.prepare_threshold = 2
         cursor = await connection.execute(query("timeline"))
         (row,) = await cursor.fetchall()
@@ -136,6 +127,17 @@ class Database:
         known, self._timeline = self._timeline, row["timeline"]
         if 0 < known < self._timeline:
             await self._pool.drain()
+
+    async def _cause(self, error: Exception) -> Exception:
+        """Why a connection can't be had, which the pool that waited for one doesn't know."""
+        if self._refusal or not isinstance(error, PoolTimeout):
+            return psycopg.OperationalError(self._refusal) if self._refusal else error
+        try:
+            async with asyncio.timeout(_ASK_S):
+                await (await connect_async(self._dsn)).close()
+        except Exception as found:
+            return found if is_out_of_reach(found) else error
+        return error
 
     def _refuses(self, timeline: int | None) -> str:
         """Why a server is not to be used; empty if it may be. A promotion raises the timeline above the old one."""
@@ -168,5 +170,5 @@ SESSION = (
     "SET enable_seqscan = off",
     "SET enable_bitmapscan = off",
 )
-"""How a connection is set up. Each statement has its index and a limit that the planner can't see, so by statistics
-alone it would now and then read and sort a whole backlog to return the first few rows of it (D10)."""
+"""What a connection of the pool has besides. Each statement has its index and a limit that the planner can't see, so by
+statistics alone it would now and then read and sort a whole backlog to return the first few rows of it (D10)."""

@@ -13,7 +13,8 @@ from alembic.util.exc import CommandError
 from sqlalchemy import Connection, MetaData, create_engine, pool, text
 
 from domain.faults import Unreachable
-from store.schema import Database, sqlalchemy_url
+from store.connection import SQLALCHEMY, connect
+from store.schema import Database
 
 _LOCK = 7_233_001
 
@@ -32,7 +33,8 @@ def migrate(dsn: str, database: Database) -> None:
 
 def run_migrations(metadata: MetaData) -> None:
     """Body of each `env.py`: run what Alembic's context asks for, under the advisory lock."""
-    engine = create_engine(context.config.get_main_option("sqlalchemy.url") or "", poolclass=pool.NullPool)
+    dsn = context.config.attributes["dsn"]
+    engine = create_engine(SQLALCHEMY, creator=lambda: connect(dsn), poolclass=pool.NullPool)
     with engine.connect() as connection:
         connection.execute(text(f"SELECT pg_advisory_lock({_LOCK})"))
         connection.commit()
@@ -55,5 +57,5 @@ def run_script(connection: Connection, script: Path) -> None:
 def _config(dsn: str, database: Database) -> Config:
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations" / database))
-    config.set_main_option("sqlalchemy.url", sqlalchemy_url(dsn).replace("%", "%%"))
+    config.attributes["dsn"] = dsn
     return config

@@ -11,14 +11,13 @@ from time import monotonic
 from typing import Any
 
 from sqlalchemy import func
-from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlmodel import col, select
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from domain.faults import NotFound, Unreachable
+from domain.faults import NotFound
 from domain.states import SETTLED, TaskState
-from store.schema import sqlalchemy_url
+from store.connection import SQLALCHEMY, connect_async, reaching
 from store.tables import Alert, Compensation, DefinitionRow, Event, ServiceEvent, ServiceRow, Step, Sweep, Task
 
 _POLL_S = 0.1
@@ -186,11 +185,9 @@ class Reads:
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[AsyncSession]:
-        try:
+        with reaching(self._place):
             async with AsyncSession(self._engine) as session:
                 yield session
-        except OperationalError as error:
-            raise Unreachable(f"{self._place} does not answer: {error.orig}") from error
 
 
 def _services_of(definition: DefinitionRow) -> set[str]:
@@ -202,7 +199,7 @@ def _services_of(definition: DefinitionRow) -> set[str]:
 @asynccontextmanager
 async def open_reads(dsn: str, place: str = "state store") -> AsyncIterator[Reads]:
     """Reads on the state store at `dsn`."""
-    engine = create_async_engine(sqlalchemy_url(dsn), pool_size=2, pool_pre_ping=True)
+    engine = create_async_engine(SQLALCHEMY, async_creator=lambda: connect_async(dsn), pool_size=2, pool_pre_ping=True)
     try:
         yield Reads(engine, place)
     finally:

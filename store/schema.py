@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Literal
-from urllib.parse import quote, urlencode
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
 
 from domain.faults import Unreachable
+from store.connection import connect, place_of
 
 Database = Literal["state", "orders"]
 _TABLE: dict[Database, str] = {"state": "task", "orders": "business_record"}
@@ -31,7 +30,7 @@ def check_schema(dsn: str, database: Database) -> None:
         Unreachable: The database can't be reached, or its schema is not the one this release needs.
     """
     try:
-        with psycopg.connect(dsn, connect_timeout=5) as connection:
+        with connect(dsn) as connection:
             row = connection.execute(
                 "SELECT version_num, pg_is_in_recovery(), to_regclass(%s) FROM alembic_version", (_TABLE[database],)
             ).fetchone()
@@ -49,19 +48,3 @@ def check_schema(dsn: str, database: Database) -> None:
         raise Unreachable(
             f"{database} database has schema version {found}, this release needs {wanted}: run `{MIGRATE_COMMAND}`"
         )
-
-
-def place_of(dsn: str) -> str:
-    """Where an address leads, without credentials: `host:port/database`, or several hosts."""
-    parts = conninfo_to_dict(dsn)
-    hosts = str(parts.get("host") or "localhost").split(",")
-    ports = str(parts.get("port") or 5432).split(",")
-    ports = ports * len(hosts) if len(ports) == 1 else ports
-    return f"{','.join(f'{h}:{p}' for h, p in zip(hosts, ports, strict=True))}/{parts.get('dbname', '')}"
-
-
-def sqlalchemy_url(dsn: str) -> str:
-    """A `postgresql://` address in the form that selects the psycopg driver; it may name several hosts."""
-    parts = {k: str(v) for k, v in conninfo_to_dict(dsn).items()}
-    user, password, name = (quote(parts.pop(k, ""), safe="") for k in ("user", "password", "dbname"))
-    return f"postgresql+psycopg://{user}:{password}@/{name}?{urlencode(parts)}"

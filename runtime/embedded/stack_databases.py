@@ -13,6 +13,7 @@ from psycopg import sql
 
 from runtime.embedded.postgres import EmbeddedPostgres
 from runtime.embedded.records import write_atomically
+from store.connection import connect
 
 STATE, ORDERS = "scheduler", "orders"
 APP, SUPERVISOR = "sas_app", "sas_supervisor"
@@ -47,7 +48,7 @@ def prepare_databases(server: EmbeddedPostgres, credentials: Credentials) -> str
     """
     from store.migrate import migrate  # noqa: PLC0415 (Alembic takes half a second, and only this needs it)
 
-    with psycopg.connect(server.dsn(), autocommit=True) as connection:
+    with connect(server.dsn(), autocommit=True) as connection:
         for name in (STATE, ORDERS):
             if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchone():
                 connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))

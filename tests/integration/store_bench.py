@@ -9,13 +9,13 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
-import psycopg
 from psycopg.rows import dict_row
 
 from domain.definition import Definition
 from domain.messages import Begin, UndoCall
 from pipelines import registry
 from runtime.embedded.postgres import EmbeddedPostgres
+from store.connection import connect
 from store.database import Database
 from store.intake import Caps, Intake
 from store.orders import Orders
@@ -38,9 +38,9 @@ class StoreBench:
 
     def __init__(self, databases: Databases, state: Database, orders: Database, supervisor: Database) -> None:
         self.databases, self.database = databases, state
-        self._owner = psycopg.connect(databases.owner, autocommit=True, row_factory=dict_row)
+        self._owner = connect(databases.owner, autocommit=True, row_factory=dict_row)
         self._owner.execute("SET session_replication_role = replica")
-        self._orders_owner = psycopg.connect(databases.orders_owner, autocommit=True, row_factory=dict_row)
+        self._orders_owner = connect(databases.orders_owner, autocommit=True, row_factory=dict_row)
         self.store = StateStore(state)
         self.orders = Orders(orders)
         self.intake = Intake(state, ROOMY)

@@ -11,7 +11,7 @@ from alembic.runtime.migration import MigrationContext
 from psycopg import Connection
 from sqlalchemy import MetaData, create_engine
 
-from store.schema import sqlalchemy_url
+from store.connection import SQLALCHEMY, connect
 from store.tables import ORDERS, STATE_STORE
 from tests.conftest import Databases
 
@@ -23,7 +23,7 @@ def test_migrations_make_the_tables_that_the_code_has(databases: Databases, whic
         "orders": (databases.orders_owner, ORDERS),
     }[which]
     options = {"compare_type": True, "compare_server_default": True}
-    engine = create_engine(sqlalchemy_url(dsn))
+    engine = create_engine(SQLALCHEMY, creator=lambda: connect(dsn))
     try:
         with engine.connect() as connection:
             assert compare_metadata(MigrationContext.configure(connection, opts=options), metadata) == []

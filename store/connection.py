@@ -1,0 +1,160 @@
+"""How a connection to either database is made: one way, for whoever opens one.
+
+A role, a database, or a shell may have defaults of its own for all that a session can set. So each session sets what
+the code relies on, and checks what it can't set: no such default changes what a process does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection, Connection
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import tuple_row
+
+from domain.faults import Unreachable
+
+TRANSPORT: dict[str, Any] = {
+    "client_encoding": "UTF8",
+    "connect_timeout": 5,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+"""How a connection speaks, and how it notices that its other end is gone."""
+
+SQLALCHEMY = "postgresql+psycopg://"
+"""Address of an engine whose connections come from `connect` or `connect_async`."""
+
+_NO_TIMEOUT = "SET statement_timeout = 0"
+_SESSION = """
+SET client_encoding = 'UTF8';
+SET search_path = public;
+SET DateStyle = 'ISO, YMD';
+SET IntervalStyle = 'postgres';
+SET TimeZone = 'UTC';
+SET bytea_output = 'hex';
+SET extra_float_digits = 1;
+SET standard_conforming_strings = on;
+SET row_security = on;
+SET default_transaction_isolation = 'read committed';
+SET default_transaction_deferrable = off;
+SET jit = off;
+SET plan_cache_mode = auto;
+SET enable_indexscan = on;
+SET enable_indexonlyscan = on;
+SET lock_timeout = 0;
+SET idle_session_timeout = 0;
+SET idle_in_transaction_session_timeout = 0;
+SELECT set_config(s.name, ours.value, false)
+FROM pg_settings AS s
+INNER JOIN (VALUES
+    ('transaction_timeout', '0', false),
+    ('default_transaction_read_only', 'off', true),
+    ('synchronous_commit', 'on', true)
+) AS ours (name, value, of_the_server) ON ours.name = s.name
+WHERE NOT (ours.of_the_server AND s.source IN ('default', 'configuration file', 'command line'))
+"""
+"""What code and statements rely on. The last three: one that older servers lack, and two that are left as the server
+itself has them; one that is told to take no writes is out of reach."""
+
+_UNGUARDED = """
+SELECT format('the guards of its tables are off for %I: ALTER ROLE %I RESET session_replication_role', user, user)
+WHERE current_setting('session_replication_role') <> 'origin'
+"""
+_OUT_OF_REACH = (
+    "08",  # the connection fails
+    "25006",  # read-only: a replica, a full disk, a fence
+    "25P03",  # idle in a transaction for too long
+    "25P04",  # in a transaction for too long
+    "28",  # this role, password or host is not let in
+    "3D000",  # there is no such database: it is being restored
+    "40",  # serialization failure, deadlock
+    "53",  # no disk, no memory, too many connections
+    "55",  # a lock that can't be had in time; an object in use, or not in the state for it
+    "57",  # cancelled, shut down, crashed, starting, dropped
+    "58",  # the operating system or a file fails the server
+    "F0",  # its configuration is being written
+    "XX",  # the server itself fails: damaged data, a bug of its own
+)
+"""SQLSTATEs, and classes of them, of a database that can't be used now. All others are about the statement, its values
+or the rights of the role: waiting changes nothing."""
+
+
+def connect(dsn: str, **options: Any) -> Connection[Any]:
+    """A connection that is set up. `options`: more of psycopg's own; raises what psycopg raises."""
+    connection = Connection.connect(dsn, **TRANSPORT | options | {"autocommit": True})
+    try:
+        connection.execute(_NO_TIMEOUT)
+        connection.execute(_SESSION)
+        _check(connection.cursor(row_factory=tuple_row).execute(_UNGUARDED).fetchone())
+        connection.autocommit = options.get("autocommit", False)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+async def connect_async(dsn: str, **options: Any) -> AsyncConnection[Any]:
+    """As `connect`, without blocking."""
+    connection = await AsyncConnection.connect(dsn, **TRANSPORT | options | {"autocommit": True})
+    try:
+        await set_up(connection)
+        await connection.set_autocommit(options.get("autocommit", False))
+    except BaseException:
+        await connection.close()
+        raise
+    return connection
+
+
+async def set_up(connection: AsyncConnection[Any]) -> None:
+    """Let the session of a new connection, which is in autocommit, be as the code relies on."""
+    await connection.execute(_NO_TIMEOUT)  # by itself: a short one of the role's would cut the rest
+    await connection.execute(_SESSION)
+    cursor = await connection.cursor(row_factory=tuple_row).execute(_UNGUARDED)
+    _check(await cursor.fetchone())
+
+
+def is_out_of_reach(error: BaseException) -> bool:
+    """Whether an error says that the database can't be used now, and waiting may help. Takes SQLAlchemy's, too."""
+    cause = getattr(error, "orig", None) or error
+    if isinstance(cause, psycopg.Error) and cause.sqlstate:
+        return cause.sqlstate.startswith(_OUT_OF_REACH)
+    return isinstance(cause, (psycopg.OperationalError, psycopg.InterfaceError, TimeoutError))
+
+
+def unreachable(place: str, error: BaseException) -> Unreachable:
+    """What is said of a database that is out of reach, by its own words."""
+    cause = getattr(error, "orig", None) or error
+    read_only = isinstance(cause, psycopg.errors.ReadOnlySqlTransaction)
+    words = str(cause).strip() or type(cause).__name__
+    return Unreachable(f"{place} {'is read-only' if read_only else 'does not answer'}: {words}")
+
+
+@contextmanager
+def reaching(place: str) -> Iterator[None]:
+    """Whatever says that the database is out of reach is raised as `Unreachable`."""
+    try:
+        yield
+    except Exception as error:
+        if is_out_of_reach(error):
+            raise unreachable(place, error) from error
+        raise
+
+
+def place_of(dsn: str) -> str:
+    """Where an address leads, without credentials: `host:port/database`, or several hosts."""
+    parts = conninfo_to_dict(dsn)
+    hosts = str(parts.get("host") or "localhost").split(",")
+    ports = str(parts.get("port") or 5432).split(",")
+    ports = ports * len(hosts) if len(ports) == 1 else ports
+    return f"{','.join(f'{h}:{p}' for h, p in zip(hosts, ports, strict=True))}/{parts.get('dbname', '')}"
+
+
+def _check(unguarded: tuple[str] | None) -> None:
+    if unguarded is not None:
+        raise psycopg.OperationalError(unguarded[0])
