@@ -8,11 +8,13 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
+from domain.definition import Definition
 from domain.faults import UsageError
+from domain.json_text import BadJson, read_json
 from domain.messages import Json
-from domain.text import clean, clean_json
+from domain.text import clean
 
 _NOTHING = object()
 _SECRET = ("token", "secret", "password")
@@ -33,7 +35,7 @@ class Change:
         return {"from": self.before, "to": self.after}
 
 
-def amended(record: Json, settings: Sequence[str], model: type[BaseModel]) -> tuple[Json, list[Change]]:
+def amended(record: Json, settings: Sequence[str], definition: Definition) -> tuple[Json, list[Change]]:
     """The record with these `path=value` settings made, as its model writes it, and what changes.
 
     Raises:
@@ -42,7 +44,7 @@ def amended(record: Json, settings: Sequence[str], model: type[BaseModel]) -> tu
     new = deepcopy(record)
     paths = [_set(new, setting) for setting in settings]
     try:
-        checked = model.model_validate(new).model_dump(mode="json")
+        checked = definition.checked(new)
     except ValidationError as error:
         raise UsageError("; ".join(_problem(e) for e in error.errors(include_url=False))) from error
     for path in paths:
@@ -71,8 +73,8 @@ def _set(record: Json, setting: str) -> str:
 
 def _value(text: str) -> Any:
     try:
-        return clean_json(json.loads(text))
-    except (ValueError, RecursionError):
+        return read_json(text)
+    except BadJson:
         return text
 
 

@@ -39,7 +39,7 @@ class Code(IntEnum):
     INTERRUPTED = 130
 
 
-_GRAVEST_FIRST = (Code.UNREACHABLE, Code.CONFLICT, Code.USAGE, Code.TIMED_OUT, Code.FAILED, Code.OK)
+_GRAVEST_FIRST = (Code.BUG, Code.UNREACHABLE, Code.CONFLICT, Code.USAGE, Code.TIMED_OUT, Code.FAILED, Code.OK)
 _TYPER_ERROR: type[Exception] = next(
     c for c in reversed(typer.BadParameter.__mro__) if issubclass(c, Exception) and hasattr(c, "format_message")
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Annotated, Literal
@@ -13,7 +15,7 @@ from cli.app import Code, Output, Timeout, Wait, gravest, run
 from cli.environment import namespace, settings, user
 from cli.follow import claimed, follow
 from cli.launch import Launched, launch
-from cli.messages import Message, encoding_problem, read_messages
+from cli.messages import Message, read_messages
 from cli.output import Format, plain, say, tell, tell_json
 from domain.faults import Unreachable, UsageError
 from domain.ids import attempt_id
@@ -25,7 +27,7 @@ from runtime.parts import Stores, address, open_stores
 from runtime.settings import Settings
 from runtime.temporal import ui_link
 from store.reads import Reads, open_reads
-from store.submission import Accepted, Conflict, InvalidSubmission, Refused, SubmissionDesk
+from store.submission import Accepted, Conflict, InvalidSubmission, Refused, SubmissionDesk, Verdict
 from store.tables import Task
 
 CLAIMED_WITHIN = timedelta(seconds=3)
@@ -37,6 +39,8 @@ _CODES = {
     "conflict": Code.CONFLICT,
     "refused": Code.CONFLICT,
     "unreachable": Code.UNREACHABLE,
+    "not tried": Code.UNREACHABLE,
+    "failed": Code.BUG,
 }
 
 
@@ -46,7 +50,9 @@ class Answer:
 
     line: int
     task_id: str | None
-    verdict: Literal["accepted", "already accepted", "invalid", "conflict", "refused", "unreachable"]
+    verdict: Literal[
+        "accepted", "already accepted", "invalid", "conflict", "refused", "unreachable", "not tried", "failed"
+    ]
     message: str = ""
     problems: tuple[str, ...] = ()
     retry_after_s: float | None = None
@@ -92,36 +98,74 @@ def submit(
 async def _start(messages: list[Message], submitter: str, timeout: float | None, output: Format) -> Code:
     found = settings()
     async with open_stores(found) as stores, open_reads(address(found, "database_url")) as reads:
-        answers = await _take_in(stores, messages, submitter)
-        ids = _taken(answers)
-        await _warn_of_no_worker(stores, await reads.tasks(ids=ids, limit=len(ids)) if ids else [])
-        launched = await launch(found, stores, reads, ids) if ids else Launched([])
-        answers = await _located(reads, found, answers, launched.runs)
-        codes = [a.code for a in answers] + [Code.UNREACHABLE] * bool(launched.left)
-        if output is Format.TEXT:
-            _print(answers)
-        if timeout is not None and ids:
-            codes.append((await follow(reads, ids, timeout, output)).code)
-            answers = await _located(reads, found, answers, launched.runs)
-        if output is Format.JSON:
-            tell_json([asdict(a) for a in answers])
-        return gravest(codes)
+        batch = Batch(found, reads, await _take_in(stores, messages, submitter), output)
+        with batch.answered():
+            ids = batch.ids
+            await _warn_of_no_worker(stores, await batch.tasks())
+            launched = await launch(found, stores, reads, ids) if ids else Launched([])
+            batch.codes += [Code.UNREACHABLE] * bool(launched.left)
+            await batch.locate(launched.runs)
+            if timeout is not None and ids:
+                if output is Format.TEXT:
+                    batch.answer()
+                batch.codes.append((await follow(reads, ids, timeout, output)).code)
+                await batch.locate(launched.runs)
+        return gravest(batch.codes)
 
 
 async def _submit(messages: list[Message], submitter: str, wait: bool, output: Format) -> Code:
     found = settings()
     async with open_stores(found) as stores, open_reads(address(found, "database_url")) as reads:
-        answers = await _take_in(stores, messages, submitter)
-        if ids := _taken(answers):
-            await stores.store.announce()
-            if wait:
-                await _say_unclaimed(stores, await claimed(reads, ids, CLAIMED_WITHIN))
-            answers = await _located(reads, found, answers, {})
-        if output is Format.TEXT:
-            _print(answers)
-        else:
-            tell_json([asdict(a) for a in answers])
-        return gravest([a.code for a in answers])
+        batch = Batch(found, reads, await _take_in(stores, messages, submitter), output)
+        with batch.answered():
+            if batch.ids:
+                await stores.store.announce()
+                if wait:
+                    await _say_unclaimed(stores, await claimed(reads, batch.ids, CLAIMED_WITHIN))
+                await batch.locate({})
+        return gravest(batch.codes)
+
+
+class Batch:
+    """What became of messages that went in together: answered for once, whatever becomes of the rest of the command."""
+
+    def __init__(self, found: Settings, reads: Reads, answers: list[Answer], output: Format) -> None:
+        self._settings, self._reads, self._answers, self._output = found, reads, answers, output
+        self.codes = [a.code for a in answers]
+        self.ids = list(dict.fromkeys(a.task_id for a in answers if a.task_id and a.taken))
+        self._is_answered = False
+
+    async def tasks(self) -> Sequence[Task]:
+        """The tasks that were taken, as they are now."""
+        return await self._reads.tasks(ids=self.ids, limit=len(self.ids)) if self.ids else []
+
+    async def locate(self, runs: Mapping[str, str | None]) -> None:
+        """Add each task's state, and its current or last attempt. `runs`: run ids that are known here."""
+        tasks = {t.task_id: t for t in await self.tasks()}
+        self._answers = [
+            replace(a, **_place(self._settings, tasks[a.task_id], runs)) if a.taken and a.task_id in tasks else a
+            for a in self._answers
+        ]
+
+    @contextmanager
+    def answered(self) -> Iterator[None]:
+        """Answer at the end at the latest. That a store can't be reached any more changes the exit code only."""
+        try:
+            yield
+        except Unreachable as error:
+            say(f"error: {error}")
+            self.codes.append(Code.UNREACHABLE)
+        finally:
+            self.answer()
+
+    def answer(self) -> None:
+        """Print every answer, in the order of the messages, unless it has been done."""
+        if not self._is_answered:
+            self._is_answered = True
+            if self._output is Format.JSON:
+                tell_json([asdict(a) for a in self._answers])
+            else:
+                _print(self._answers)
 
 
 async def _take_in(stores: Stores, messages: list[Message], submitter: str) -> list[Answer]:
@@ -135,45 +179,41 @@ async def _take_in(stores: Stores, messages: list[Message], submitter: str) -> l
             for text in answer.problems or (answer.message,):
                 say(f"line {message.line}:{who} {text}")
         if answer.verdict == "unreachable":
-            if rest := len(messages) - len(answers):
-                say(f"error: the {rest} behind it were not tried; submitting the whole again is safe")
-            break
+            rest = messages[len(answers) :]
+            if rest:
+                say(f"error: the {len(rest)} behind it were not tried; submitting the whole again is safe")
+            return answers + [Answer(m.line, None, "not tried", answer.message) for m in rest]
     return answers
 
 
 async def _one(desk: SubmissionDesk, message: Message, submitter: str) -> Answer:
-    if problem := encoding_problem(message.text):
-        return Answer(message.line, None, "invalid", problem, (problem,))
     try:
         submission = desk.parse(message.text)
         if "submitter" not in submission.model_fields_set:
             submission = submission.model_copy(update={"submitter": submitter})
-        verdict = await desk.submit(submission)
+        return _answer(message.line, await desk.submit(submission))
     except InvalidSubmission as error:
         return Answer(message.line, None, "invalid", str(error), tuple(error.problems))
+    except UsageError as error:
+        return Answer(message.line, None, "refused", str(error))
     except Unreachable as error:
         return Answer(message.line, None, "unreachable", str(error))
+    except Exception as error:  # a bug, which must not take the answers to the others with it
+        traceback.print_exception(error)
+        return Answer(message.line, None, "failed", f"it is not known whether it was taken: {error!r}")
+
+
+def _answer(line: int, verdict: Verdict) -> Answer:
     match verdict:
         case Accepted(task_id, _, new):
-            return Answer(message.line, task_id, "accepted" if new else "already accepted")
+            return Answer(line, task_id, "accepted" if new else "already accepted")
         case Conflict(task_id, reason):
             text = f"conflict: {reason}; it is kept as a dead letter, and nothing was overwritten"
-            return Answer(message.line, task_id, "conflict", text)
+            return Answer(line, task_id, "conflict", text)
         case Refused(task_id, reason, retry_after):
             seconds = retry_after.total_seconds()
             text = f"refused: {reason}; nothing was written, try again in {seconds:.0f} s"
-            return Answer(message.line, task_id, "refused", text, retry_after_s=seconds)
-
-
-async def _located(
-    reads: Reads, found: Settings, answers: list[Answer], runs: Mapping[str, str | None]
-) -> list[Answer]:
-    """The answers with each task's state, and its current or last attempt. `runs`: run ids that are known here."""
-    ids = _taken(answers)
-    tasks = {t.task_id: t for t in await reads.tasks(ids=ids, limit=len(ids))} if ids else {}
-    return [
-        replace(a, **_place(found, tasks[a.task_id], runs)) if a.task_id in tasks and a.taken else a for a in answers
-    ]
+            return Answer(line, task_id, "refused", text, retry_after_s=seconds)
 
 
 def _place(found: Settings, task: Task, runs: Mapping[str, str | None]) -> Json:
@@ -207,10 +247,6 @@ def _print(answers: list[Answer]) -> None:
             tell(f"{answer.task_id}  {answer.verdict}  {answer.state or ''}  {answer.attempt or 'not claimed yet'}")
             if answer.link:
                 tell(f"    {plain(answer.link)}")
-
-
-def _taken(answers: Sequence[Answer]) -> list[str]:
-    return list(dict.fromkeys(a.task_id for a in answers if a.task_id and a.taken))
 
 
 def _submitter(given: str) -> str:

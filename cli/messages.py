@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from domain.faults import UsageError
+from domain.json_text import is_json
+
+_MARK = b"\xef\xbb\xbf"
+"""What some editors put before text in UTF-8."""
 
 
 @dataclass(frozen=True)
@@ -26,29 +29,23 @@ def read_messages(source: str) -> list[Message]:
         UsageError: There is no such file, or nothing is in it.
     """
     name = "standard input" if source == "-" else source
+    if source == "-" and sys.stdin is None:
+        raise UsageError("standard input is closed: a JSON object is expected, or one a line")
     try:
         data = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
     except PermissionError as error:
         raise PermissionError(f"{name} may not be read") from error
     except (OSError, ValueError) as error:
         raise UsageError(f"{name} can't be read: {getattr(error, 'strerror', None) or error}") from error
-    found = list(_split(data.removeprefix(b"\xef\xbb\xbf")))
+    found = list(_split(data.removeprefix(_MARK)))
     if not found:
         raise UsageError(f"{name} is empty: a JSON object is expected, or one a line")
     return found
 
 
-def encoding_problem(text: bytes) -> str | None:
-    """What is wrong with the message's encoding, or None."""
-    try:
-        text.decode()
-    except UnicodeDecodeError as error:
-        return f"not UTF-8: byte 0x{text[error.start]:02x} at column {error.start + 1}"
-    return None
-
-
 def _split(data: bytes) -> Iterator[Message]:
-    lines = [Message(n, text) for n, text in enumerate(data.split(b"\n"), 1) if text.strip()]
+    lines = [Message(n, text.removeprefix(_MARK)) for n, text in enumerate(data.split(b"\n"), 1)]
+    lines = [message for message in lines if message.text.strip()]
     if len(lines) > 1 and _is_one_object(data, [m.text for m in lines]):
         yield Message(lines[0].line, b"\n".join(data.split(b"\n")[lines[0].line - 1 :]))
         return
@@ -57,19 +54,11 @@ def _split(data: bytes) -> Iterator[Message]:
 
 def _is_one_object(data: bytes, lines: list[bytes]) -> bool:
     """Whether the whole is meant as one object; where it is broken, by how it begins."""
-    if _parses(data):
+    if is_json(data):
         return True
     begins = lines[0].strip()
     return begins.startswith(b"{") and not begins.endswith(b"}") and not any(_is_message(x) for x in lines)
 
 
 def _is_message(line: bytes) -> bool:
-    return line.strip().startswith(b"{") and b'"task_id"' in line and _parses(line)
-
-
-def _parses(text: bytes) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
+    return line.strip().startswith(b"{") and b'"task_id"' in line and is_json(line)

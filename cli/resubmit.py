@@ -171,7 +171,7 @@ async def _amendment(stores: Stores, page: TaskPage, changes: Sequence[str]) -> 
     found = (await stores.orders.load([task.task_id])).get(task.task_id)
     if found is None or found.record is None:
         raise NotFound(f"task {task.task_id} has no business record")
-    record, made = amended(found.record, changes, definition.record)
+    record, made = amended(found.record, changes, definition)
     return Amendment(task.task_id, record, found.amendments), made
 
 

@@ -7,6 +7,7 @@ no code of a pipeline.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -145,6 +146,14 @@ class Definition:
     def step(self, name: str) -> Step:
         """The step of that name; KeyError if there is none."""
         return next(s for s in self.steps if s.name == name)
+
+    def checked(self, record: Json) -> Json:
+        """The record as its model writes it. Strictly read, as JSON: `true` is no 1, `"2999"` no 2999, 1.0 no integer.
+
+        Raises:
+            ValidationError: The model refuses it.
+        """
+        return self.record.model_validate_json(json.dumps(record), strict=True).model_dump(mode="json")
 
     def after(self, step: Step) -> tuple[str, ...]:
         """Names of the steps that must be done before this one."""

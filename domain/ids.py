@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
-
-from pydantic import StringConstraints
 
 TASK_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+"""The application's own id of a task."""
+NEW_TASK_ID = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._-]{0,127}")
+"""The id of a task that is taken in: one that begins with a hyphen would read as an option of a command."""
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
-
-TaskId = Annotated[str, StringConstraints(pattern=rf"^{TASK_ID.pattern}$")]
-"""The application's own id of a task: 1 to 128 letters, digits, dots, underscores, hyphens."""
 
 
 def attempt_id(definition: str, task_id: str, epoch: int) -> str:

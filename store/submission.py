@@ -17,21 +17,22 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from domain.definition import Definition, Registry
 from domain.faults import UsageError
-from domain.ids import TaskId
+from domain.ids import NEW_TASK_ID
+from domain.json_text import BadJson, read_json
 from domain.messages import Json
-from domain.text import clean_json
 from store.intake import Admitted, Contradiction, Full, Intake, NewTask
 from store.orders import Orders
 
 MOST_BYTES = 256 * 1024
+_MOST_PROBLEMS, _LONGEST_PROBLEM = 20, 400
 
 
 class Submission(BaseModel):
     """What a submitter sends: the application's own id, the pipeline's name, the business record."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    task_id: TaskId
+    task_id: str = Field(pattern=rf"^{NEW_TASK_ID.pattern}$")
     pipeline: str
     record: Json
     submitter: str = Field("cli", min_length=1, max_length=128)
@@ -71,8 +72,10 @@ class InvalidSubmission(UsageError):
     """The message is wrong. `problems`: one text a field, each with the value that was given."""
 
     def __init__(self, problems: list[str]) -> None:
-        super().__init__("; ".join(problems))
-        self.problems = problems
+        more = len(problems) - _MOST_PROBLEMS
+        self.problems = [p[:_LONGEST_PROBLEM] for p in problems[:_MOST_PROBLEMS]]
+        self.problems += [f"and {more} more"] * (more > 0)
+        super().__init__("; ".join(self.problems))
 
 
 class SubmissionDesk:
@@ -87,15 +90,15 @@ class SubmissionDesk:
         Raises:
             InvalidSubmission: Naming each field that is wrong, and its value.
         """
-        size = len(text.encode() if isinstance(text, str) else text)
+        size = len(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
         if size > MOST_BYTES:
             raise InvalidSubmission([f"the message has {size} bytes; at most {MOST_BYTES} are taken"])
         try:
-            submission = Submission.model_validate_json(text)
+            submission = Submission.model_validate(read_json(text))
+        except BadJson as error:
+            raise InvalidSubmission(error.problems) from error
         except ValidationError as error:
             raise InvalidSubmission(_problems(error, ())) from error
-        if clean_json(submission.record) != submission.record:
-            raise InvalidSubmission(["record: a text in it holds NUL or half a surrogate pair, which can't be stored"])
         self._readable(submission)
         return submission
 
@@ -142,7 +145,7 @@ class SubmissionDesk:
         definition = self._registry.newest(submission.pipeline)
         if definition is None:
             known = ", ".join(self._registry.names())
-            raise InvalidSubmission([f"pipeline: unknown pipeline {submission.pipeline!r} (there are: {known})"])
+            raise InvalidSubmission([f"pipeline: unknown pipeline {submission.pipeline[:80]!r} (there are: {known})"])
         return definition
 
     async def _conflict(self, submission: Submission, reason: str) -> Conflict:
@@ -153,9 +156,13 @@ class SubmissionDesk:
 
 def _validated(definition: Definition, submission: Submission) -> Json:
     try:
-        return definition.record.model_validate(submission.record).model_dump(mode="json")
+        return definition.checked(submission.record)
     except ValidationError as error:
         raise InvalidSubmission(_problems(error, ("record",))) from error
+    except Exception as error:  # whoever wrote the model may have made a mistake; this record is not taken
+        raise InvalidSubmission(
+            [f"record: the model of {definition.name} v{definition.version} fails: {error!r}"]
+        ) from error
 
 
 def digest_of(definition: str, record: Json) -> str:

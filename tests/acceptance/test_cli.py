@@ -206,6 +206,50 @@ async def test_usage_errors_exit_2_before_anything_is_asked(settings: Settings) 
         assert f"error: {said}" in result.err
 
 
+@pytest.mark.demand("A1")
+async def test_every_line_of_a_batch_is_answered_whatever_the_others_hold(
+    bench: Bench, settings: Settings, order: dict[str, Any], task_id: str
+) -> None:
+    def odd(text: str) -> str:
+        return message("odd-1", order).replace("1250", text)
+
+    odd_ones = [odd(x) for x in ("NaN", "-Infinity", "1e999", "9" * 5000, "[" * 5000, '"\\u0000"', "true", '"2999"')]
+    lines = [message(task_id, order), *odd_ones, message("-o", order), message(f"{task_id}-2", order)]
+    text = "\ufeff" + "\r\n\r\n".join(lines)
+    as_json = await starter(settings, "submit", "--no-wait", "-", "-o", "json", stdin=text)
+    as_text = await starter(settings, "submit", "--no-wait", "-", stdin=text)
+    assert (as_json.code, as_text.code) == (2, 2)
+    verdicts = ["accepted", *["invalid"] * (len(odd_ones) + 1), "accepted"]
+    assert [(a["line"], a["verdict"]) for a in as_json.data] == [(2 * n + 1, v) for n, v in enumerate(verdicts)]
+    assert [line.split()[0] for line in as_text.out.splitlines()] == [task_id, f"{task_id}-2"]
+    for number, answer in enumerate(as_json.data):
+        assert all(f"line {2 * number + 1}: {p}" in as_text.err for p in answer["problems"])
+    problems = [a["problems"][0].split(": ")[0] for a in as_json.data[1:9]]
+    price, deep = "record.lines.0.unit_price_minor", "nested deeper than 64 levels"
+    assert problems == [*[price] * 4, deep, *[price] * 3]
+
+
+@pytest.mark.demand("A1")
+async def test_lines_behind_one_that_found_no_store_are_answered_as_not_tried(
+    bench: Bench, settings: Settings, order: dict[str, Any], task_id: str
+) -> None:
+    """The orders database takes the first line, and no further one."""
+    with psycopg.connect(settings.admin_orders_url.get_secret_value()) as connection:
+        connection.execute(
+            "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN RAISE 'no space' USING ERRCODE = 'disk_full'; END $$"
+        )
+        connection.execute(
+            "CREATE TRIGGER full_disk BEFORE INSERT ON business_record FOR EACH ROW"
+            f" WHEN (NEW.task_id <> '{task_id}') EXECUTE FUNCTION full_disk()"
+        )
+    lines = "\n".join(message(f"{task_id}{more}", order) for more in ("", "-2", "-3", "-4"))
+    result = await starter(settings, "submit", "--no-wait", "-", "-o", "json", stdin=lines)
+    assert result.code == 5
+    assert [a["verdict"] for a in result.data] == ["accepted", "unreachable", "not tried", "not tried"]
+    assert "the 2 behind it were not tried" in result.err
+
+
 async def test_malformed_object_over_several_lines_is_one_error(bench: Bench, settings: Settings) -> None:
     text = '{\n  "task_id": "a",\n  "pipeline": "order"\n  "record": {}\n}\n'
     result = await starter(settings, "submit", "-", stdin=text)

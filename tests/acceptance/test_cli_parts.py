@@ -11,7 +11,7 @@ from cli.amend import amended
 from cli.app import Code, gravest, said
 from cli.messages import read_messages
 from domain.faults import UsageError
-from pipelines.order import Order
+from pipelines.order import ORDER
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_long_reason_on_the_command_line_is_cut() -> None:
 
 def test_amendment_reads_json_or_text_and_hides_secrets(order: dict[str, Any]) -> None:
     settings = ["lines.0.quantity=3", "address.line1=Rue 1", 'customer.name="A=B"', "card_token=tok_mc"]
-    record, changes = amended(order, settings, Order)
+    record, changes = amended(order, settings, ORDER)
     assert record["lines"][0]["quantity"] == 3
     assert (record["address"]["line1"], record["customer"]["name"]) == ("Rue 1", "A=B")
     audited = {c.path: c.audited() for c in changes}
@@ -69,4 +69,4 @@ def test_amendment_reads_json_or_text_and_hides_secrets(order: dict[str, Any]) -
 )
 def test_amendment_that_makes_no_record_names_field_and_value(order: dict[str, Any], setting: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        amended(order, [setting], Order)
+        amended(order, [setting], ORDER)

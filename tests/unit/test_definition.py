@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import timedelta
-from typing import Any
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Literal
+from uuid import UUID
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 import pipelines
 from activities.agents import payments, stock
@@ -344,3 +346,54 @@ def test_provisioning_has_its_pivot_last_and_an_order_has_none() -> None:
     assert provisioning is not None
     assert [s.name for s in order.steps if s.pivot] == []
     assert [s.name for s in provisioning.steps if s.pivot] == [provisioning.steps[-1].name] == ["name"]
+
+
+class Parcel(BaseModel):
+    """A record of many types, and of a model that says nothing about strictness."""
+
+    pieces: int
+    weight_kg: float
+    price: Decimal
+    fragile: bool
+    due: date
+    sent_at: datetime
+    within: timedelta
+    speed: Literal["slow", "fast"]
+    contents: tuple[str, ...]
+    number: UUID
+    rest: dict[str, Any]
+
+
+PARCEL: dict[str, Any] = {
+    "pieces": 2,
+    "weight_kg": 1,
+    "price": "12.50",
+    "fragile": True,
+    "due": "2026-12-01",
+    "sent_at": "2026-11-30T12:00:00Z",
+    "within": "PT1H",
+    "speed": "fast",
+    "contents": ["tea"],
+    "number": "7f3c1a52-9a1e-4c3e-8a54-0d5a2d2f7b11",
+    "rest": {"a": [1, 2.5, None]},
+}
+
+
+def test_record_is_read_strictly_and_types_that_json_lacks_from_their_texts() -> None:
+    checked = replace(definition(step("one")), record=Parcel).checked(PARCEL)
+    assert checked == PARCEL | {"weight_kg": 1.0}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"pieces": True}, {"pieces": "2"}, {"pieces": 2.0}, {"weight_kg": "1"}, {"weight_kg": False}),
+        *({"fragile": 1}, {"fragile": "yes"}, {"speed": 1}, {"contents": ["tea", 1]}, {"due": 20260101}),
+        {"number": 7},
+    ],
+    ids=str,
+)
+def test_value_of_another_type_is_refused_whatever_the_model_says(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError) as refused:
+        replace(definition(step("one")), record=Parcel).checked(PARCEL | wrong)
+    assert [e["loc"][0] for e in refused.value.errors()] == list(wrong)
