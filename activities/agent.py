@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Literal, TypeVar, get_type_hints
 import httpx
 from pydantic import BaseModel, ValidationError
 
+from activities.draining import Draining, LetGo
 from activities.http import body_of, code_of, exchange, fault_of_answer, fault_of_transport
 from domain.faults import (
     AnswerTooLong,
@@ -50,6 +51,10 @@ KEY_FORGOTTEN = "key_forgotten"
 
 _LEAST_S = 0.05
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+
+_LET_GO_S = 10.0
+"""A call that was let go may go on at the service, until the deadline that it was told: nobody asks before, or before
+this is over."""
 
 Method = TypeVar("Method", bound=Callable[..., Awaitable[Any]])
 
@@ -239,7 +244,7 @@ class Agents:
     Args:
         agents: The classes; services: base URL by service name.
         callback_url: Address, by idempotency key, for services that answer later.
-        draining: Set while the worker shuts down: no new call is started.
+        draining: The worker's end: no call begins after it has, and those that take too long then are let go.
     """
 
     def __init__(
@@ -249,10 +254,10 @@ class Agents:
         client: httpx.AsyncClient,
         *,
         callback_url: Callable[[str], str] | None = None,
-        draining: asyncio.Event | None = None,
+        draining: Draining | None = None,
     ) -> None:
         self._services, self._client, self._callback_url = services, client, callback_url
-        self._draining = draining or asyncio.Event()
+        self._draining = draining or Draining(timedelta(0))
         self._agents = {a.service: a() for a in agents}
         self.actions = {a.name: a for agent in agents for a in agent.actions()}
 
@@ -282,11 +287,15 @@ class Agents:
         cause = "no call was made"
         pause = _FIRST_PAUSE_S
         while True:
-            if self._draining.is_set():
+            if self._draining.begun.is_set():
                 return StoodDown(cause=f"the worker is shutting down ({cause})", sent=call.sent)
             tell(f"call {call.sent + 1}, {call.left} of {request.calls} left")
             try:
-                return Completed(result=await self._once(agent, spec, call, request), calls=call.sent)
+                async with self._draining.call():
+                    return Completed(result=await self._once(agent, spec, call, request), calls=call.sent)
+            except LetGo:
+                cause = f"the worker is shutting down (during call {call.sent})"
+                return StoodDown(cause=cause, sent=call.sent, retry_after_s=min(call.time_left, _LET_GO_S))
             except PermanentFault as fault:
                 unknown = call.unknown or isinstance(fault, AnswerTooLong)
                 return Refused(code=fault.code, message=str(fault), unknown_before=unknown)
@@ -340,7 +349,7 @@ class Agents:
         """Pause, but not beyond the moment at which the worker begins to drain."""
         try:
             async with asyncio.timeout(seconds):
-                await self._draining.wait()
+                await self._draining.begun.wait()
         except TimeoutError:
             return
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import socket
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict
 from enum import StrEnum
@@ -21,18 +20,20 @@ from temporalio.worker import Worker
 from activities.agent import Agents
 from activities.agents import all_agents
 from activities.bookkeeping import Bookkeeping
+from activities.draining import Draining
 from activities.http import new_client
 from activities.pulse import Pulse
 from activities.queued import agent_activities
 from activities.reservations import Reservations
 from domain.definition import worst_case
-from domain.faults import UsageError
+from domain.faults import Unreachable, UsageError
 from pipelines import registry
 from runtime.callbacks import CallbackAddresses, Callbacks
 from runtime.dispatcher import Dispatcher
 from runtime.duties import ALIVE, SupervisionWatch, publish_definitions, repeat
 from runtime.parts import Stores, address, open_state_store, open_stores, process_name, sweep_terms
 from runtime.settings import Settings
+from runtime.signals import StopSignals
 from runtime.temporal import TASK_QUEUE, check_namespace, connect
 from store.database import Database
 from store.inbox import InboxStore
@@ -49,6 +50,8 @@ from workflows.scheduler import Scheduler
 log = structlog.get_logger(__name__)
 
 _HEALTH_S = 5.0
+_LOOK_S = 0.05
+_CALLBACKS_END_S = 1
 
 
 class Role(StrEnum):
@@ -67,16 +70,20 @@ async def run_roles(settings: Settings, roles: set[Role], services: set[str]) ->
         settings: Each role reads only what it needs: `agents` no database, `supervisor` only its own.
         roles: What to do. services: whose Agents the `agents` role runs.
     """
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    client = await connect()
-    await check_namespace(client)
-    async with running(settings, client, roles, services, draining=stop):
-        log.info("worker ready", roles=sorted(roles), services=sorted(services))
-        await _until(stop, settings.health_file)
-        log.info("worker draining")
+    draining = Draining(settings.shutdown_grace)
+    signals = StopSignals(draining, settings.shutdown_grace)
+    try:
+        client = await connect()
+        await check_namespace(client)
+        async with running(settings, client, roles, services, draining=draining):
+            signals.ready()
+            log.info("worker ready", roles=sorted(roles), services=sorted(services))
+            await _until(draining.begun, settings.health_file)
+            signals.limit()
+            log.info("worker draining")
+    except asyncio.CancelledError:  # told to stop before it was ready
+        if not draining.begun.is_set():
+            raise
     log.info("worker stopped")
 
 
@@ -98,10 +105,14 @@ async def running(
     roles: set[Role],
     services: set[str],
     *,
-    draining: asyncio.Event | None = None,
+    draining: Draining | None = None,
 ) -> AsyncIterator[None]:
-    """The roles at work for as long as the context lasts: a worker in a process of its own, or in a test."""
-    draining = draining or asyncio.Event()
+    """The roles at work for as long as the context lasts: a worker in a process of its own, or in a test.
+
+    It stops them in this order: the callbacks; the workers that call and sweep, all at once; the Scheduler, which has
+    then written what became of the calls.
+    """
+    draining = draining or Draining(settings.shutdown_grace)
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(new_client())
         agents = Agents(
@@ -111,23 +122,44 @@ async def running(
             callback_url=callback_addresses(settings).address,
             draining=draining,
         )
+        workers: dict[str, Worker] = {}
         if Role.SUPERVISOR in roles:
-            await _supervisor(stack, settings, client)
+            workers["Supervisor"] = await _supervisor(stack, settings, client)
         if Role.SCHEDULER in roles:
             stores = await stack.enter_async_context(open_stores(settings))
             await _scheduler(stack, settings, client, stores, agents, draining)
-        if Role.AGENTS in roles:  # they stop before the Scheduler, which then writes what became of their calls
+        if Role.AGENTS in roles:
             pulse = Pulse()
             await _background(stack, draining, pulse.run())
-            for worker in _agent_workers(settings, client, agents, services, pulse):
-                await stack.enter_async_context(worker)
+            workers |= _agent_workers(settings, client, agents, services, pulse)
+        await stack.enter_async_context(_at_work(workers, draining))
+        if Role.SUPERVISOR in roles:
+            await ensure_schedule(client, sweep_terms(settings))
         if Role.CALLBACKS in roles:
             store = await stack.enter_async_context(open_state_store(settings, size=2))
-            await _callbacks(stack, settings, client, store, agents)
+            await _callbacks(stack, settings, client, store, agents, draining)
         try:
             yield
         finally:
-            draining.set()
+            draining.begin()
+
+
+@asynccontextmanager
+async def _at_work(workers: Mapping[str, Worker], draining: Draining) -> AsyncIterator[None]:
+    """Workers that start together and stop together; each is named until it has stopped."""
+
+    async def stop(name: str, worker: Worker) -> None:
+        await worker.shutdown()
+        draining.left.remove(name)
+
+    async with AsyncExitStack() as stack:
+        for name, worker in workers.items():
+            await stack.enter_async_context(worker)
+            draining.left.append(name)
+        try:
+            yield
+        finally:
+            await asyncio.gather(*(stop(name, worker) for name, worker in workers.items()))
 
 
 async def _scheduler(
@@ -136,7 +168,7 @@ async def _scheduler(
     client: Client,
     stores: Stores,
     agents: Agents,
-    draining: asyncio.Event,
+    draining: Draining,
 ) -> None:
     inline = {service for d in registry() for s in d.steps if s.queue is None for service in s.services}
     _need_addresses(agents, inline)
@@ -147,22 +179,21 @@ async def _scheduler(
         log.info("worst case", definition=definition.name, version=definition.version, steps=worst)
     inbox = InboxStore(stores.store.database)
     bookkeeping = Bookkeeping(stores.store, inbox, stores.services, Reservations(), agents)
-    await stack.enter_async_context(
-        Worker(
-            client,
-            task_queue=TASK_QUEUE,
-            workflows=[Scheduler, CompensationRequest],
-            activities=[
-                bookkeeping.perform,
-                bookkeeping.record,
-                bookkeeping.finish_undo,
-                bookkeeping.release,
-                bookkeeping.request_undo,
-            ],
-            identity=name,
-            graceful_shutdown_timeout=settings.shutdown_grace,
-        )
+    worker = Worker(
+        client,
+        task_queue=TASK_QUEUE,
+        workflows=[Scheduler, CompensationRequest],
+        activities=[
+            bookkeeping.perform,
+            bookkeeping.record,
+            bookkeeping.finish_undo,
+            bookkeeping.release,
+            bookkeeping.request_undo,
+        ],
+        identity=name,
+        graceful_shutdown_timeout=settings.shutdown_grace,
     )
+    await stack.enter_async_context(_at_work({"Scheduler": worker}, draining))
     dispatcher = Dispatcher(
         client,
         stores.store,
@@ -174,7 +205,7 @@ async def _scheduler(
         slots=settings.task_slots,
         orphan_grace=settings.orphan_grace,
         poll_interval=settings.poll_interval,
-        draining=draining,
+        draining=draining.begun,
     )
     stores.store.on_settled = dispatcher.wake
     watch = SupervisionWatch(Supervision(stores.store.database), client, sweep_terms(settings))
@@ -185,11 +216,23 @@ async def _scheduler(
     await _background(
         stack, draining, dispatcher.run(), repeat(ALIVE, show), repeat(settings.sweep_interval, watch.watch)
     )
+    stack.push_async_callback(_all_recorded, stores.store, name, draining.to_record_s)
+
+
+async def _all_recorded(store: StateStore, worker: str, within_s: float) -> None:
+    """Wait until nothing is held here, as its calls have ended and given their tasks back, but for so long only.
+
+    Others take over what waits for a worker elsewhere, or for a later answer.
+    """
+    with suppress(TimeoutError, Unreachable):
+        async with asyncio.timeout(within_s):
+            while await store.count_held(worker):  # noqa: ASYNC110 (the store tells nobody of it)
+                await asyncio.sleep(_LOOK_S)
 
 
 def _agent_workers(
     settings: Settings, client: Client, agents: Agents, services: set[str], pulse: Pulse
-) -> Iterable[Worker]:
+) -> dict[str, Worker]:
     """One worker a task queue on which some definition places an Agent of these services."""
     known = {a.service for a in agents.actions.values()}
     if unknown := services - known:
@@ -203,14 +246,16 @@ def _agent_workers(
                 if step.answers_later and not settings.callback_secret.get_secret_value():
                     raise UsageError(f"step {step.name} of {definition.name} answers later: set SAS_CALLBACK_SECRET")
     _need_addresses(agents, {s for here in placed.values() for s in here})
-    for queue, here in sorted(placed.items()):
-        yield Worker(
+    return {
+        f"Agents on task queue {queue}": Worker(
             client,
             task_queue=queue,
             activities=agent_activities(agents, here, pulse),
             identity=process_name("agents"),
             graceful_shutdown_timeout=settings.shutdown_grace,
         )
+        for queue, here in sorted(placed.items())
+    }
 
 
 def _need_addresses(agents: Agents, services: set[str]) -> None:
@@ -218,26 +263,23 @@ def _need_addresses(agents: Agents, services: set[str]) -> None:
         raise UsageError(f"no address of a service that this worker calls: set {', '.join(missing)}")
 
 
-async def _supervisor(stack: AsyncExitStack, settings: Settings, client: Client) -> None:
+async def _supervisor(stack: AsyncExitStack, settings: Settings, client: Client) -> Worker:
     dsn = address(settings, "supervisor_database_url")
     check_schema(dsn, "state")
     database = await stack.enter_async_context(Database(dsn, name="state store", size=2))
     activities = SupervisorActivities(Supervision(database), client)
-    await stack.enter_async_context(
-        Worker(
-            client,
-            task_queue=SUPERVISOR_QUEUE,
-            workflows=[Supervise],
-            activities=[activities.begin_sweep, activities.sweep_page, activities.finish_sweep],
-            identity=process_name("supervisor"),
-            graceful_shutdown_timeout=settings.shutdown_grace,
-        )
+    return Worker(
+        client,
+        task_queue=SUPERVISOR_QUEUE,
+        workflows=[Supervise],
+        activities=[activities.begin_sweep, activities.sweep_page, activities.finish_sweep],
+        identity=process_name("supervisor"),
+        graceful_shutdown_timeout=settings.shutdown_grace,
     )
-    await ensure_schedule(client, sweep_terms(settings))
 
 
 async def _callbacks(
-    stack: AsyncExitStack, settings: Settings, client: Client, store: StateStore, agents: Agents
+    stack: AsyncExitStack, settings: Settings, client: Client, store: StateStore, agents: Agents, draining: Draining
 ) -> None:
     if not settings.callback_secret.get_secret_value():
         raise UsageError("answers can't be told from forged ones: set SAS_CALLBACK_SECRET, or leave out this role")
@@ -250,6 +292,7 @@ async def _callbacks(
         port=settings.callback_port,
         log_config=None,
         lifespan="off",
+        timeout_graceful_shutdown=_CALLBACKS_END_S,
     )
     server = _Server(config)
     serving = asyncio.create_task(server.serve())
@@ -257,7 +300,9 @@ async def _callbacks(
     async def stop() -> None:
         server.should_exit = True
         await serving
+        draining.left.remove("callbacks")
 
+    draining.left.append("callbacks")
     stack.push_async_callback(stop)
     while not server.started and not serving.done():  # noqa: ASYNC110 (uvicorn offers no event for it)
         await asyncio.sleep(0.01)
@@ -299,14 +344,14 @@ def callback_addresses(settings: Settings) -> CallbackAddresses:
     return CallbackAddresses(settings.callback_url, settings.callback_secret.get_secret_value())
 
 
-async def _background(stack: AsyncExitStack, draining: asyncio.Event, *duties: Coroutine[Any, Any, None]) -> None:
+async def _background(stack: AsyncExitStack, draining: Draining, *duties: Coroutine[Any, Any, None]) -> None:
     """Run duties until the stack unwinds; a duty that dies is a bug, and takes the process with it."""
     tasks = [asyncio.create_task(d) for d in duties]
 
     def ended(task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
             log.error("a duty died", error=repr(task.exception()))
-            draining.set()
+            draining.begin()
 
     async def stop() -> None:
         for task in tasks:

@@ -152,6 +152,13 @@ class StateStore:
             return Report(end=End.GAVE_UP, cause=cause)
         return _lost(after, hold)
 
+    async def count_held(self, worker: str) -> int:
+        """How many tasks a worker has claimed and not settled or given back."""
+        rows = await self.database.rows(
+            "SELECT count(*) AS held FROM task WHERE worker = %(worker)s AND locked_by IS NOT NULL", {"worker": worker}
+        )
+        return int(rows[0]["held"])
+
     async def release(
         self, hold: Hold, cause: str, *, step: str | None = None, sent: int | None, delay: timedelta
     ) -> Report:

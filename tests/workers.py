@@ -110,7 +110,15 @@ class WorkerProcess:
         """Let it go on."""
         self._process.send_signal(signal.SIGCONT)
 
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self._process.send_signal(number)
+
+    async def ended(self) -> int:
+        """Wait until it has ended; its exit code."""
+        return await asyncio.wait_for(asyncio.to_thread(self._process.wait), PATIENCE_S)
+
     async def stop(self) -> int:
         """Ask it to stop, and wait; its exit code."""
-        self._process.send_signal(signal.SIGTERM)
-        return await asyncio.wait_for(asyncio.to_thread(self._process.wait), PATIENCE_S)
+        self.send(signal.SIGTERM)
+        return await self.ended()

@@ -56,6 +56,7 @@ class ManagedProcess:
         self._pid_file = pid_file
         self._ready = ready
         self._process: subprocess.Popen[bytes] | None = None
+        self._asked_to_stop = False
 
     def start(self) -> None:
         """Starts the process and returns without waiting; does nothing if it runs already.
@@ -68,6 +69,7 @@ class ManagedProcess:
             terminate(left_over, grace=5.0)
         self._pid_file.parent.mkdir(parents=True, exist_ok=True)
         with open_log(self._log) as log:
+            self._asked_to_stop = False
             self._process = subprocess.Popen(
                 self._argv,
                 env={**self._env, PARENT_PID_VARIABLE: str(os.getpid())},
@@ -110,8 +112,9 @@ class ManagedProcess:
         self._pid_file.unlink(missing_ok=True)
 
     def request_stop(self) -> None:
-        """Sends SIGTERM and does not wait, so that several can end side by side."""
-        if self._process is not None and self._process.poll() is None:
+        """Sends SIGTERM, once, and does not wait, so that several can end side by side; a second would cut short."""
+        if self._process is not None and self._process.poll() is None and not self._asked_to_stop:
+            self._asked_to_stop = True
             self._process.terminate()
 
     def kill(self) -> None:
