@@ -14,7 +14,7 @@ from domain.faults import Unreachable, UsageError
 from runtime.embedded.parent import die_with_recorded_parent
 from runtime.logs import set_up_logging
 from runtime.roles import Role, run_roles
-from runtime.settings import Settings
+from runtime.settings import read_settings, unknown_settings
 
 SERVICES = ",".join(a.service for a in all_agents())
 
@@ -26,11 +26,13 @@ def main(
     """Run workers until SIGTERM or Ctrl-C, then let running steps finish."""
     die_with_recorded_parent()
     try:
-        settings = Settings()
-        set_up_logging(settings.log_level)
-    except ValueError as error:
-        print(f"error: settings: {error}", file=sys.stderr)
+        settings = read_settings()
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(2) from error
+    set_up_logging(settings.log_level)
+    for remark in unknown_settings():
+        print(f"warning: {remark}", file=sys.stderr)
     try:
         wanted = {Role(r.strip()) for r in roles.split(",") if r.strip()}
     except ValueError as error:

@@ -6,79 +6,151 @@ Temporal's own connection settings are not here: they follow Temporal's conventi
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, SecretStr
+from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings.exceptions import SettingsError
 
+from domain.faults import UsageError
+from runtime.setting_values import DatabaseAddress, FileInFolder, Folder, Level, WebAddress, between
 
-def _seconds(value: object) -> object:
-    return float(value) if isinstance(value, str) and value.replace(".", "", 1).isdigit() else value
-
-
-Duration = Annotated[timedelta, BeforeValidator(_seconds)]
+_ELSEWHERE = ("SAS_AGENTS", "SAS_PIPELINES", "SAS_PARENT_PID")
+"""Read by other modules."""
 
 
 class Settings(BaseSettings):
-    """What a process needs to know. Durations are ISO 8601 (`PT10S`) or plain seconds."""
+    """What a process needs to know. Durations are as people write them (`500ms`, `10m`), ISO 8601 or plain seconds.
 
-    model_config = SettingsConfigDict(env_prefix="SAS_", env_nested_delimiter="__", extra="ignore")
+    A variable that is empty counts as not set. Programs read them with `read_settings`.
+    """
 
-    state_dir: Path = Field(Path(".local"), description="where the embedded stack keeps its data and pid files")
-    database_url: SecretStr = Field(
+    model_config = SettingsConfigDict(
+        env_prefix="SAS_", env_nested_delimiter="__", env_ignore_empty=True, extra="ignore", hide_input_in_errors=True
+    )
+
+    state_dir: Folder = Field(Path(".local"), description="where the embedded stack keeps its data and pid files")
+    database_url: DatabaseAddress = Field(
         SecretStr(""),
         description="state store, as the application's role: postgresql://user:password@host/db",
     )
-    supervisor_database_url: SecretStr = Field(
+    supervisor_database_url: DatabaseAddress = Field(
         SecretStr(""),
         description="state store, as the Supervisor's own role, which may only request recovery",
     )
-    orders_url: SecretStr = Field(SecretStr(""), description="the orders database (business records)")
-    admin_database_url: SecretStr = Field(SecretStr(""), description="state store, as its owner: migrations only")
-    admin_orders_url: SecretStr = Field(SecretStr(""), description="orders database, as its owner: migrations only")
-    services: dict[str, str] = Field(
+    orders_url: DatabaseAddress = Field(SecretStr(""), description="the orders database (business records)")
+    admin_database_url: DatabaseAddress = Field(SecretStr(""), description="state store, as its owner: migrations only")
+    admin_orders_url: DatabaseAddress = Field(
+        SecretStr(""), description="orders database, as its owner: migrations only"
+    )
+    services: dict[str, WebAddress] = Field(
         default_factory=dict, description="base URL of each remote service: SAS_SERVICES__PAYMENTS=https://…"
     )
 
     task_slots: int = Field(16, ge=1, le=500, description="tasks that one worker holds at once")
-    claim_within: Duration = Field(timedelta(seconds=10), description="a claim that started nothing expires then")
-    poll_interval: Duration = Field(timedelta(seconds=2), description="slow poll behind NOTIFY")
-    orphan_grace: Duration = Field(
+    claim_within: Annotated[timedelta, between("500ms", "30d")] = Field(
+        timedelta(seconds=10), description="a claim that started nothing expires then"
+    )
+    poll_interval: Annotated[timedelta, between("50ms", "30d")] = Field(
+        timedelta(seconds=2), description="slow poll behind NOTIFY"
+    )
+    orphan_grace: Annotated[timedelta, between("1s", "30d")] = Field(
         timedelta(seconds=60),
         description="how long a state row may lack its business record before it is removed",
     )
-    shutdown_grace: Duration = Field(timedelta(seconds=20), description="time that SIGTERM leaves to running steps")
+    shutdown_grace: Annotated[timedelta, between("0s", "30d")] = Field(
+        timedelta(seconds=20), description="time that SIGTERM leaves to running steps"
+    )
 
-    max_in_flight: int = Field(1_000, ge=1, description="admission: tasks Pending or Processing, of each pipeline")
-    max_pending: int = Field(500, ge=1, description="admission: tasks Pending, of each pipeline")
-    max_pending_age: Duration = Field(timedelta(minutes=5), description="admission: age of the oldest Pending one")
+    max_in_flight: int = Field(
+        1_000, ge=1, le=1_000_000_000, description="admission: tasks Pending or Processing, of each pipeline"
+    )
+    max_pending: int = Field(500, ge=1, le=1_000_000_000, description="admission: tasks Pending, of each pipeline")
+    max_pending_age: Annotated[timedelta, between("1s", "365d")] = Field(
+        timedelta(minutes=5), description="admission: age of the oldest Pending one"
+    )
 
-    breaker_failures: int = Field(5, ge=1, description="attempts in a row that fail before a service's breaker opens")
-    breaker_pause: Duration = Field(timedelta(seconds=5), description="an open breaker's pause before its first probe")
-    breaker_longest_pause: Duration = Field(timedelta(minutes=1), description="the pause doubles up to this")
-    recovery_per_s: float = Field(20.0, gt=0, description="tasks a second that are let go at most after an outage")
-    recovery_ramp: Duration = Field(timedelta(seconds=10), description="time until it is that many")
+    breaker_failures: int = Field(
+        5, ge=1, le=1_000_000, description="attempts in a row that fail before a service's breaker opens"
+    )
+    breaker_pause: Annotated[timedelta, between("100ms", "30d")] = Field(
+        timedelta(seconds=5), description="an open breaker's pause before its first probe"
+    )
+    breaker_longest_pause: Annotated[timedelta, between("100ms", "30d")] = Field(
+        timedelta(minutes=1), description="the pause doubles up to this"
+    )
+    recovery_per_s: float = Field(
+        20.0,
+        gt=0,
+        le=100_000,
+        allow_inf_nan=False,
+        description="tasks a second that are let go at most after an outage",
+    )
+    recovery_ramp: Annotated[timedelta, between("0s", "30d")] = Field(
+        timedelta(seconds=10), description="time until it is that many"
+    )
 
-    sweep_interval: Duration = Field(timedelta(seconds=10), description="how often the Supervisor sweeps")
+    sweep_interval: Annotated[timedelta, between("1s", "30d")] = Field(
+        timedelta(seconds=10), description="how often the Supervisor sweeps"
+    )
     sweep_page: int = Field(200, ge=1, le=5_000, description="rows a page of a sweep")
-    sweep_pages: int = Field(20, ge=1, description="pages a sweep at most")
-    sweep_window: Duration = Field(
+    sweep_pages: int = Field(20, ge=1, le=100_000, description="pages a sweep at most")
+    sweep_window: Annotated[timedelta, between("1m", "3650d")] = Field(
         timedelta(days=7), description="span of deadlines that one sweep covers, from the oldest"
     )
-    stuck_after: Duration = Field(
+    stuck_after: Annotated[timedelta, between("1s", "365d")] = Field(
         timedelta(minutes=5), description="an alert if a task is due for so long and nobody claims it"
     )
-    undo_stalled_after: Duration = Field(timedelta(minutes=10), description="an alert if an undo takes longer")
+    undo_stalled_after: Annotated[timedelta, between("1s", "365d")] = Field(
+        timedelta(minutes=10), description="an alert if an undo takes longer"
+    )
 
     callback_host: str = Field("127.0.0.1", description="address on which the callbacks role listens")
-    callback_port: int = Field(8787, description="port on which the callbacks role listens; 0 takes a free one")
-    callback_url: str = Field("http://127.0.0.1:8787", description="base URL under which services reach it")
+    callback_port: int = Field(
+        8787, ge=0, le=65_535, description="port on which the callbacks role listens; 0 takes a free one"
+    )
+    callback_url: WebAddress = Field("http://127.0.0.1:8787", description="base URL under which services reach it")
     callback_secret: SecretStr = Field(SecretStr(""), description="signs callback addresses; needed to answer later")
 
-    ui_url: str = Field("http://127.0.0.1:8233", description="base URL of the Temporal UI, for links")
-    health_file: Path | None = Field(
+    ui_url: WebAddress = Field("http://127.0.0.1:8233", description="base URL of the Temporal UI, for links")
+    health_file: FileInFolder | None = Field(
         None, description="file that a worker touches every 5 s while it is ready, for a container's health check"
     )
-    log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")
+    log_level: Level = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")
+
+
+def read_settings() -> Settings:
+    """The settings of this process.
+
+    Raises:
+        UsageError: Some can't be used; names each variable, its value unless that is secret, and a right form.
+    """
+    try:
+        return Settings()
+    except ValidationError as error:
+        raise UsageError("; ".join(_problem(e) for e in error.errors())) from error
+    except SettingsError as error:
+        raise UsageError(f"SAS_SERVICES: must be a JSON object, or one variable a service: {error}") from error
+
+
+def _problem(error: Any) -> str:
+    name = f"SAS_{'__'.join(str(part) for part in error['loc']).upper()}"
+    given = os.environ.get(name, "")
+    is_secret = Settings.model_fields[str(error["loc"][0])].annotation is SecretStr or "@" in given
+    wrong = "what is given" if is_secret else repr(given[:100])
+    return f"{name}: {error['msg'].removeprefix('Value error, ')}, not {wrong}"
+
+
+def unknown_settings() -> list[str]:
+    """What is said of each variable that begins with `SAS_` and that nothing reads: a slip of the pen, most likely."""
+    known = [*(f"SAS_{n.upper()}" for n in Settings.model_fields), *_ELSEWHERE]
+    given = [n.upper() for n in os.environ if n.upper().startswith("SAS_")]
+    return [
+        f"{name} is no setting" + "".join(f": is {near} meant?" for near in get_close_matches(name, known, n=1))
+        for name in sorted(given)
+        if name not in known and not name.startswith("SAS_SERVICES__")
+    ]
