@@ -5,17 +5,17 @@ from __future__ import annotations
 import getpass
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from pydantic import ValidationError
-from temporalio.envconfig import ClientConfig
-
+from cli.output import say
 from domain.faults import UsageError
 from domain.text import clean
+from runtime.embedded.shell import leave_shell_behind
 from runtime.parts import address
-from runtime.settings import Settings
+from runtime.settings import Settings, read_settings, unknown_settings
+from runtime.temporal import connection
 from store.reads import Reads, open_reads
 from store.schema import check_schema
 
@@ -23,24 +23,50 @@ ENVIRONMENT_FILE = "env.json"
 """In the state folder: a JSON object of environment variables, written by `up`."""
 
 
+_TEMPORAL = ("ADDRESS", "NAMESPACE", "PROFILE", "CONFIG_FILE", "API_KEY", "TLS", "GRPC_META")
+"""How the variables begin that lead to a Temporal server, after `TEMPORAL_`."""
+
+
 def settings() -> Settings:
     """The settings of this process; those of the embedded stack where the environment names no state store.
 
+    A stack is taken as a whole: its databases, its Temporal server, its services.
+
     Raises:
-        UsageError: A setting can't be read; names the variable.
+        UsageError: A setting can't be read, or leads away from the rest of the stack; names the variable.
     """
-    found = _read_settings()
-    if found.database_url.get_secret_value() or not (found.state_dir / ENVIRONMENT_FILE).exists():
+    found = read_settings()
+    for remark in unknown_settings():
+        say(f"warning: {remark}")
+    file = found.state_dir / ENVIRONMENT_FILE
+    if found.database_url.get_secret_value():
         return found
-    for name, value in _recorded(found.state_dir / ENVIRONMENT_FILE).items():
-        if not os.environ.get(name):
-            os.environ[name] = value
-    return _read_settings()
+    if not file.exists():
+        if "state_dir" in found.model_fields_set and not found.state_dir.is_dir():
+            raise UsageError(f"SAS_STATE_DIR: there is no folder {str(found.state_dir)!r}")
+        return found
+    recorded = _recorded(file)
+    if strangers := _leading_away(recorded):
+        raise UsageError(
+            f"{', '.join(strangers)}: set here, and not as the stack of {file} has it. Unset what is named to work on"
+            " that stack, or set SAS_DATABASE_URL and all that belongs to it to work elsewhere"
+        )
+    leave_shell_behind()
+    os.environ.update(recorded)
+    return read_settings()
+
+
+def _leading_away(recorded: Mapping[str, str]) -> list[str]:
+    """Our variables that name a database or a Temporal server, or a key to it, and not that of the stack."""
+    databases = tuple(n for n in recorded if n.endswith(("DATABASE_URL", "ORDERS_URL")))
+    temporal = tuple(f"TEMPORAL_{part}" for part in _TEMPORAL) if "TEMPORAL_ADDRESS" in recorded else ()
+    named = [n for n, value in os.environ.items() if value and n.startswith((*databases, *temporal))]
+    return sorted(n for n in named if os.environ[n] != recorded.get(n))
 
 
 def namespace() -> str:
     """The Temporal namespace that links lead to."""
-    return ClientConfig.load_client_connect_config().get("namespace") or "default"
+    return connection().get("namespace") or "default"
 
 
 def user() -> str:
@@ -67,16 +93,6 @@ async def reading(found: Settings) -> AsyncIterator[Reads]:
     check_schema(dsn, "state")
     async with open_reads(dsn) as reads:
         yield reads
-
-
-def _read_settings() -> Settings:
-    try:
-        return Settings()
-    except ValidationError as error:
-        problems = (
-            f"SAS_{'__'.join(str(x) for x in e['loc']).upper()}: {e['msg']}, not {e['input']!r}" for e in error.errors()
-        )
-        raise UsageError("; ".join(problems)) from error
 
 
 def _recorded(file: Path) -> dict[str, str]:

@@ -18,11 +18,12 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.app import Code, Output, run
-from cli.output import Format, plain, talk, tell_json
+from cli.output import Format, plain, say, talk, tell_json
 from domain.faults import Unreachable
 from runtime.embedded.records import EmbeddedServerError
 from runtime.embedded.stack import EmbeddedStack
 from runtime.embedded.stack_events import Died, Ready, Restarted, StackEvent, Starting, Stopped, Stopping
+from runtime.settings import read_settings, unknown_settings
 
 Result = TypeVar("Result")
 
@@ -87,10 +88,14 @@ async def running_stack(stack: EmbeddedStack) -> AsyncIterator[asyncio.Event]:
         An event that Ctrl-C, SIGTERM or a hang-up sets. A second Ctrl-C does not wait for work to finish.
 
     Raises:
+        UsageError: A setting, which the workers would share, can't be used.
         Interrupted: It came while the stack was starting.
         Conflict: The stack is up already.
         Unreachable: A part did not come up.
     """
+    read_settings()
+    for remark in unknown_settings():
+        say(f"warning: {remark}")
     stop = _stopped_by_signals(stack)
     try:
         await unless(stop, stack.start())

@@ -25,9 +25,9 @@ from runtime.embedded.postgres_cluster import (
     locate,
     prepare,
     read_password,
-    server_environment,
 )
 from runtime.embedded.records import EmbeddedServerError, command_line, exclusive, start_time, wait_until_gone
+from runtime.embedded.shell import plain_environment
 
 START_TIMEOUT = 60.0
 """Seconds until a server, which may have to recover first, must answer."""
@@ -189,7 +189,7 @@ class EmbeddedPostgres:
                 group=cluster.account.gid,
                 extra_groups=cluster.account.groups,
                 cwd="/",
-                env=server_environment(),
+                env=plain_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -14,10 +14,10 @@ from pathlib import Path
 from runtime.embedded.accounts import Account, server_account
 from runtime.embedded.postgres_binaries import programs_for
 from runtime.embedded.records import EmbeddedServerError, write_atomically
+from runtime.embedded.shell import plain_environment
 
 SUPERUSER = "postgres"
 _LONGEST_SOCKET_PATH = 100
-_WITHHELD = ("PG", "SAS_", "TEMPORAL_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +91,6 @@ def read_password(home: Path) -> str:
         raise EmbeddedServerError(f"{home} holds no password: the server was never started there") from None
 
 
-def server_environment() -> dict[str, str]:
-    """Returns our environment without settings meant for clients and without the application's secrets."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(_WITHHELD)}
-
-
 def _new_folder_outside(prefix: str, *, durable: bool) -> Path:
     # /var/tmp is cleaned after some weeks on many systems; data that must last belongs below /var/lib.
     temporary = "/var/tmp"  # noqa: S108 - mkdtemp makes a new folder that is ours alone
@@ -126,7 +121,7 @@ def _initialise(cluster: Cluster, password: str, *, durable: bool) -> None:
             group=cluster.account.gid,
             extra_groups=cluster.account.groups,
             cwd="/",
-            env=server_environment(),
+            env=plain_environment(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

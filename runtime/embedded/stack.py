@@ -17,12 +17,13 @@ from time import monotonic
 
 from temporalio.client import Client
 
-from domain.faults import Conflict
+from domain.faults import Conflict, UsageError
 from domain.search_attributes import SEARCH_ATTRIBUTES
 from runtime.embedded.ports import LOOPBACK, free_port
 from runtime.embedded.postgres import EmbeddedPostgres
 from runtime.embedded.processes import ManagedProcess
 from runtime.embedded.records import EmbeddedServerError, load_running, terminate, write_atomically
+from runtime.embedded.shell import leave_shell_behind
 from runtime.embedded.stack_databases import APP, ORDERS, STATE, SUPERVISOR, Credentials, prepare_databases
 from runtime.embedded.stack_environment import Addresses
 from runtime.embedded.stack_events import Ready, StackEvent, Starting, Stopped, Stopping
@@ -97,11 +98,18 @@ class EmbeddedStack:
     async def start(self) -> None:
         """Start everything in order, and return once all of it can do its work.
 
+        From now on this process, too, connects as the stack says and not as the shell does.
+
         Raises:
+            UsageError: The folder can't be made.
             Conflict: The folder's stack is up already, or its data must not be thrown away.
             EmbeddedServerError: A part did not come up; the message ends with the last lines of its log.
         """
-        self.state_dir.mkdir(parents=True, exist_ok=True)
+        leave_shell_behind()
+        try:
+            self.state_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"the state folder {str(self.state_dir)!r} can't be made: {error.strerror}") from error
         self._lock.acquire()
         await asyncio.to_thread(self._clear_up)
         credentials = Credentials.of(self.state_dir)

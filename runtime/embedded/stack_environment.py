@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from runtime.embedded.shell import plain_environment
 from runtime.settings import Settings
 
 SERVICES = ("stock", "payments", "shipping", "mail", "cloud")
@@ -64,6 +65,7 @@ class Addresses:
             "SAS_UI_URL": self.ui_url,
             "TEMPORAL_ADDRESS": self.temporal,
             "TEMPORAL_NAMESPACE": NAMESPACE,
+            "TEMPORAL_CONFIG_FILE": os.devnull,  # a profile of the user's would add its key and its TLS
         }
 
     def settings(self) -> Settings:
@@ -92,8 +94,3 @@ def worker_environment(addresses: Addresses, extra: Mapping[str, str], *, superv
     withheld = _FOR_OWNERS if supervises else (*_FOR_OWNERS, _FOR_THE_SUPERVISOR)
     merged = {**_DEFAULTS, **ours, **addresses.environment(), **extra}
     return {**plain_environment(), **{n: v for n, v in merged.items() if n not in withheld}}
-
-
-def plain_environment() -> dict[str, str]:
-    """Our environment without what leads to databases and Temporal servers, and without our own settings."""
-    return {n: v for n, v in os.environ.items() if not n.startswith(("PG", "SAS_", "TEMPORAL_"))}

@@ -13,7 +13,8 @@ from temporalio.client import Client
 
 from runtime.embedded.processes import ManagedProcess
 from runtime.embedded.records import EmbeddedServerError
-from runtime.embedded.stack_environment import Addresses, plain_environment, worker_environment
+from runtime.embedded.shell import plain_environment, python_path
+from runtime.embedded.stack_environment import Addresses, worker_environment
 from runtime.embedded.stack_readiness import answers, polls
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,8 +71,8 @@ class Member:
 def make_simulators(addresses: Addresses) -> Member:
     """The simulated services, all in one process."""
     url, folder = addresses.simulators_url, addresses.state_dir / "simulators"
-    arguments = ["-m", "simulators", "--port", url.rsplit(":", 1)[1], "--state-dir", str(folder)]
-    environment = {**plain_environment(), "PYTHONPATH": str(ROOT)}
+    arguments = ["-P", "-m", "simulators", "--port", url.rsplit(":", 1)[1], "--state-dir", str(folder)]
+    environment = {**plain_environment(), "PYTHONPATH": python_path(str(ROOT))}
     return Member(_process(addresses, "simulators", arguments, environment), url, f"{url}/health", None)
 
 
@@ -83,7 +84,7 @@ def make_workers(addresses: Addresses, client: Client, count: int, extra: Mappin
 def _worker(addresses: Addresses, client: Client, number: int, extra: Mapping[str, str]) -> Member:
     first = number == 1
     roles = _ALL_ROLES if first else _FURTHER_ROLES
-    environment = {**worker_environment(addresses, extra, supervises=first), "PYTHONPATH": str(ROOT)}
+    environment = {**worker_environment(addresses, extra, supervises=first), "PYTHONPATH": python_path(str(ROOT))}
     process = _process(addresses, f"worker-{number}", [str(ROOT / "worker.py"), "--roles", roles], environment)
     return Member(process, roles.replace(",", ", "), f"{addresses.callback_url}/health" if first else None, client)
 

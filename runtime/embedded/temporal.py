@@ -18,7 +18,6 @@ from pathlib import Path
 
 from runtime.embedded.log_files import log_size, open_log, tail
 from runtime.embedded.ports import LOOPBACK, free_port
-from runtime.embedded.postgres_cluster import server_environment
 from runtime.embedded.records import (
     EmbeddedServerError,
     ProcessRecord,
@@ -26,6 +25,7 @@ from runtime.embedded.records import (
     load_running,
     wait_until_gone,
 )
+from runtime.embedded.shell import plain_environment
 from runtime.embedded.temporal_health import is_ready
 
 START_TIMEOUT = 60.0
@@ -170,7 +170,7 @@ class EmbeddedTemporal:
             return subprocess.Popen(
                 [*self._command(port), *(["--ui-port", str(ui_port)] if ui_port else ["--headless"])],
                 cwd=self._home,
-                env={**server_environment(), "GOGC": "400", "TEMPORAL_VERSION_CHECK_DISABLED": "1"},
+                env={**plain_environment(), "GOGC": "400", "TEMPORAL_VERSION_CHECK_DISABLED": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -297,6 +297,46 @@ async def test_commands_find_the_embedded_stack_by_what_up_wrote_down(bench: Ben
     assert (result.code, result.data) == (0, []), result.err
 
 
+@pytest.mark.parametrize(
+    "stray",
+    [
+        {"TEMPORAL_ADDRESS": "127.0.0.1:1"},
+        {"TEMPORAL_NAMESPACE": "another"},
+        {"TEMPORAL_API_KEY": "key-of-the-cloud"},
+        {"TEMPORAL_TLS_SERVER_NAME": "cloud"},
+        {"TEMPORAL_PROFILE": "cloud", "TEMPORAL_CONFIG_FILE": "/dev/null"},
+        {"SAS_ORDERS_URL": "postgresql://app@127.0.0.1:1/orders"},
+        {"SAS_ADMIN_DATABASE_URL": "postgresql://owner@127.0.0.1:1/state"},
+    ],
+)
+async def test_shell_that_leads_away_from_the_stack_is_refused_by_name(
+    stray: dict[str, str], bench: Bench, settings: Settings
+) -> None:
+    """A record here and its run on another server would be the worst of both."""
+    stack = {
+        **environment(settings),
+        "TEMPORAL_ADDRESS": os.environ["TEMPORAL_ADDRESS"],
+        "TEMPORAL_NAMESPACE": "default",
+    }
+    (settings.state_dir / "env.json").write_text(json.dumps(stack))
+    unset = {name: "" for name in environment(settings) if name.startswith("SAS_") and name.endswith("_URL")}
+    agreed = await starter(settings, "doctor", "-o", "json", **unset, PGHOST="127.0.0.2", PGOPTIONS="-c nonsense=1")
+    assert {c["what"]: c["well"] for c in agreed.data["checks"]}["Temporal"] is True, agreed.err
+    refused = await starter(settings, "list", **{**unset, **stray})
+    assert refused.code == 2, refused.err
+    assert all(name in refused.err for name in stray)
+    assert "key-of-the-cloud" not in refused.err
+
+
+async def test_command_says_of_a_setting_what_is_wrong_with_it(settings: Settings) -> None:
+    wrong = await starter(settings, "list", SAS_SWEEP_INTERVAL="10x")
+    assert (wrong.code, "SAS_SWEEP_INTERVAL: must be a duration" in wrong.err) == (2, True), wrong.err
+    nowhere = {"SAS_DATABASE_URL": "", "SAS_STATE_DIR": "/no/such/folder"}
+    missing = await starter(settings, "list", **nowhere, SAS_SWEPT_INTERVAL="1s")
+    assert (missing.code, "SAS_STATE_DIR: there is no folder '/no/such/folder'" in missing.err) == (2, True)
+    assert "SAS_SWEPT_INTERVAL is no setting: is SAS_SWEEP_INTERVAL meant?" in missing.err
+
+
 # --- looking --------------------------------------------------------------------------------------------------
 
 

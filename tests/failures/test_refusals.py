@@ -122,8 +122,11 @@ async def test_exit_code_tells_what_is_to_be_set_from_what_is_to_be_started(sett
         worker(settings, "--roles", ""),
         worker(settings, "--roles", "callbacks", TEMPORAL_NAMESPACE="nowhere"),
         worker(settings, "--roles", "scheduler", SAS_ORDERS_URL=settings.database_url.get_secret_value()),
+        worker(settings, "--roles", "callbacks", SAS_CALLBACK_PORT="70000"),
+        worker(settings, SAS_HEALTH_FILE="/no/such/folder/alive", SAS_POLL_INTERVAL="0"),
+        worker(settings, TEMPORAL_PROFILE="nowhere"),
     )
-    assert [code for code, _ in found] == [2, 2, 5, 5, 2, 5, 5]
+    assert [code for code, _ in found] == [2, 2, 5, 5, 2, 5, 5, 2, 2, 2]
     named = [
         "janitor",
         "SAS_CALLBACK_SECRET",
@@ -132,6 +135,9 @@ async def test_exit_code_tells_what_is_to_be_set_from_what_is_to_be_started(sett
         "none is named",
         "TEMPORAL_NAMESPACE",
         "is not the orders database",
+        "SAS_CALLBACK_PORT: ",
+        "SAS_HEALTH_FILE: ",
+        "'nowhere'",
     ]
     assert [name for name, (_, words) in zip(named, found, strict=True) if name not in words] == []
     assert [words for _, words in found if not words.startswith("error: ") or "Traceback" in words] == []
