@@ -7,7 +7,8 @@ longer its own. A boundary write is repeated by itself, never by repeating the c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from time import monotonic
@@ -17,7 +18,7 @@ from temporalio import activity
 
 from activities.agent import KEY_FORGOTTEN, Agents
 from activities.reservations import Reservation, Reservations
-from domain.faults import Unreachable
+from domain.faults import DEFINITION_ERROR, Unreachable
 from domain.ids import attempt_id
 from domain.messages import (
     Begin,
@@ -28,10 +29,12 @@ from domain.messages import (
     Overtaken,
     Refused,
     Report,
+    Results,
     StoodDown,
     TimedOut,
     UndoRequest,
     UndoVerdict,
+    Wanted,
     Work,
 )
 from store.inbox import InboxStore
@@ -41,6 +44,9 @@ from store.state_store import Hold, StateStore
 _TAIL_S, _BREAKER_S = 2.0, 7.0
 """What is written behind a boundary must not use up the time of the activity. A breaker that closes lets all tasks go
 that wait for it, in one transaction."""
+
+_SMALL = 16_384
+"""A longer result is not part of what an inline step returns, as many may return at once: the run fetches it."""
 
 _CAME_LATE = frozenset({End.DEADLINE_PASSED, End.SUPERSEDED, End.UNDO_REQUESTED})
 """How a boundary ends whose answer came too late to count."""
@@ -54,29 +60,58 @@ class Bookkeeping:
     ) -> None:
         self._store, self._inbox, self._services = store, inbox, services
         self._reservations, self._agents = reservations, agents
+        self._living: dict[tuple[str, str, str, bool], asyncio.Future[Report]] = {}
 
     @activity.defn
     async def perform(self, work: Work) -> Report:
         """Do an inline step: call its Agent under a reservation, and write the boundary behind it."""
-        hold = _hold(work)
-        reservation = self._reservations.take(hold.run_id, work.step, work.undo)
-        if reservation is None:
-            report = await self._begin(hold, work, work.begin)
-            if report.grant is None:
-                return self._with_next(hold, work, report)
-            reservation = self._reservations.take(hold.run_id, work.step, work.undo)
-        if reservation is None or work.request is None:
-            return Report(end=End.SUPERSEDED, cause="no reservation")
-        request = work.request.granted(reservation.grant, hold.run_id)
-        outcome = await self._agents.perform(request, reservation.deadline)
-        return await self._write(hold, work, outcome)
+        return await self._joined("perform", work, self._perform)
 
     @activity.defn
     async def record(self, work: Work) -> Report:
         """Begin a step that has no outcome yet, or write the boundary behind the outcome of a queued one."""
+        return await self._joined("begin" if work.outcome is None else "record", work, self._record)
+
+    @activity.defn
+    async def results(self, wanted: Wanted) -> Results:
+        """Recorded results, as many as one message should carry."""
+        return Results(results=await self._store.results(wanted.task_id, wanted.steps))
+
+    async def close(self) -> None:
+        """End what has lost its activity and is still at work when the worker has stopped."""
+        living = list(self._living.values())
+        for work in living:
+            work.cancel()
+        await asyncio.gather(*living, return_exceptions=True)
+
+    async def _joined(self, name: str, work: Work, do: Callable[[Hold, Work], Awaitable[Report]]) -> Report:
+        """Do it, or wait for its twin: a workflow task that fails in mid-stretch runs all its activities again, while
+        the first ones are alive (E1). What was begun goes on although its activity is cancelled.
+        """
         hold = _hold(work)
+        key = (hold.run_id, name, work.step, work.undo)
+        if key not in self._living:
+            self._living[key] = asyncio.ensure_future(do(hold, work))
+            self._living[key].add_done_callback(lambda _: self._living.pop(key))
+        report = await asyncio.shield(self._living[key])
+        return report if report.result is None or len(json.dumps(report.result)) <= _SMALL else _without_result(report)
+
+    async def _perform(self, hold: Hold, work: Work) -> Report:
+        reservation = self._reservations.take(hold.run_id, work.step, work.undo)
+        if reservation is None:
+            report = await self._begin(hold, work, work.begin)
+            reservation = self._reservations.take(hold.run_id, work.step, work.undo)
+            if reservation is None:
+                return self._with_next(hold, work, report)
+        if work.request is None:
+            raise ValueError(f"step {work.step} is to be performed without a request")
+        request = work.request.granted(reservation.grant, hold.run_id)
+        outcome = await self._agents.perform(request, reservation.deadline)
+        return await self._write(hold, work, outcome)
+
+    async def _record(self, hold: Hold, work: Work) -> Report:
         if work.outcome is not None:
-            return await self._write(hold, work, work.outcome)
+            return _without_result(await self._write(hold, work, work.outcome))  # the run has it from the Agent
         held = self._reservations.peek(hold.run_id, work.step, work.undo)
         if held is not None:
             return Report(grant=held.as_grant())
@@ -110,7 +145,7 @@ class Bookkeeping:
             report = await self._store.undo_advance(hold, begin=begin)
         else:
             report = await self._store.advance(hold, begin=begin)
-        return self._keep(hold, begin.step, work.undo, report, sent_at)
+        return self._keep(hold, begin, work.undo, report, sent_at)
 
     async def _write(self, hold: Hold, work: Work, outcome: Outcome) -> Report:
         """Write what came of a call; then, best effort, keep it if it came too late, and tell the service's breaker."""
@@ -157,7 +192,7 @@ class Bookkeeping:
             report = await self._store.advance(
                 hold, done=work.step, result=outcome.result, calls=outcome.calls, begin=work.then
             )
-        return self._keep(hold, work.then.step, work.undo, report, sent_at) if work.then else report
+        return self._keep(hold, work.then, work.undo, report, sent_at) if work.then else report
 
     async def _refuse(self, hold: Hold, work: Work, outcome: Refused) -> Report:
         error = {"step": work.step, "code": outcome.code, "message": outcome.message}
@@ -166,17 +201,17 @@ class Bookkeeping:
         then: Literal["undo", "error"] = "error" if outcome.code == KEY_FORGOTTEN else work.on_refused
         return await self._store.fail(hold, work.step, error, unknown=outcome.unknown_before, then=then)
 
-    def _keep(self, hold: Hold, step: str, undo: bool, report: Report, sent_at: float) -> Report:
+    def _keep(self, hold: Hold, begun: Begin, undo: bool, report: Report, sent_at: float) -> Report:
         """Keep what was granted, and say what is left of it: the time that the store took to answer is gone."""
         if report.grant is None:
             return report
         reservation = Reservation(report.grant, sent_at + report.grant.within_s)
-        self._reservations.put(hold.run_id, step, undo, reservation)
-        return report.model_copy(update={"grant": reservation.as_grant()})
+        self._reservations.put(hold.run_id, begun.step, undo, reservation)
+        return report.model_copy(update={"grant": reservation.as_grant() if begun.queued else None})
 
     def _with_next(self, hold: Hold, work: Work, report: Report) -> Report:
         """A step that was run before: its recorded result, and what was reserved for the next one then."""
-        if report.end is not None or work.then is None:
+        if report.end is not None or work.then is None or not work.then.queued:
             return report
         held = self._reservations.peek(hold.run_id, work.then.step, work.undo)
         return report.model_copy(update={"grant": held.as_grant()}) if held else report
@@ -193,8 +228,12 @@ async def _best_effort(within_s: float) -> AsyncIterator[None]:
 def _is_answer(outcome: Outcome) -> bool:
     """Whether the service itself said it; a refusal by its fence is an answer too (C10)."""
     if isinstance(outcome, Refused):
-        return outcome.code != KEY_FORGOTTEN  # which the Agent says
+        return outcome.code not in (KEY_FORGOTTEN, DEFINITION_ERROR)  # which is not the service's word
     return isinstance(outcome, Completed) or (isinstance(outcome, Overtaken) and outcome.answered)
+
+
+def _without_result(report: Report) -> Report:
+    return report.model_copy(update={"result": None})
 
 
 def _hold(work: Work) -> Hold:

@@ -145,7 +145,10 @@ class Definition:
 
     def step(self, name: str) -> Step:
         """The step of that name; KeyError if there is none."""
-        return next(s for s in self.steps if s.name == name)
+        found = next((s for s in self.steps if s.name == name), None)
+        if found is None:
+            raise KeyError(f"definition {self.name} v{self.version} has no step {name}")
+        return found
 
     def checked(self, record: Json) -> Json:
         """The record as its model writes it. Strictly read, as JSON: `true` is no 1, `"2999"` no 2999, 1.0 no integer.

@@ -65,6 +65,10 @@ class UsageError(Exception):
     """What was asked for can't be done as asked; the message names the thing, the value and the next step."""
 
 
+DEFINITION_ERROR = "definition_error"
+"""Code of the permanent fault that a task has whose definition fails while it is interpreted."""
+
+
 class DefinitionError(UsageError):
     """A task definition that must not be run."""
 

@@ -63,6 +63,7 @@ class AgentRequest(Message):
                 "run_id": run_id,
                 "unknown": grant.unknown,
                 "key_age_s": grant.key_age_s,
+                "body": self.body if grant.body is None else grant.body,
             }
         )
 
@@ -78,13 +79,14 @@ class Completed(Message):
 class Refused(Message):
     """A permanent fault: the service will never do it.
 
-    `unknown_before`: a call of this attempt or an earlier one may have been done all the same.
+    `unknown_before`: a call of this attempt or an earlier one may have been done all the same; None: as is on record,
+    where this attempt sent none.
     """
 
     kind: Literal["refused"] = "refused"
     code: str
     message: str
-    unknown_before: bool
+    unknown_before: bool | None
 
 
 class GaveUp(Message):
@@ -144,24 +146,24 @@ class StepView(Message):
     name: str
     state: StepState
     key_generation: int
-    result: Json | None = None
 
 
 class UndoView(Message):
-    """An entry of the compensation log that is still to be undone, as the claim found it.
+    """An entry of the compensation log that is still to be undone, as the claim found it; its request stays there.
 
     `keys`: of the original; `generation`: of the undo's own key.
     """
 
     step: str
     action: str
-    body: Json
     keys: list[str]
     generation: int = 0
 
 
 class RunInput(Message):
     """Input of an attempt: what was claimed, with the business record that the dispatcher read (B6).
+
+    It is bounded by construction: results of earlier steps and requests of undos stay in the store until they are used.
 
     Attributes:
         nonce: Known to the claim and the run that it started alone: by it the run binds itself to the task.
@@ -193,22 +195,28 @@ class Begin(Message):
     Attributes:
         within_s: Complete-within allowance.
         calls: Calls to reserve, at most; what is left of the step's budget bounds it.
+        queued: Its Agent is asked by the run, which needs the reservation; that of an inline step stays in the process.
         undo: Written to the compensation log in the same transaction (F2); None if there is nothing to undo.
     """
 
     step: str
     within_s: float
     calls: int
+    queued: bool = False
     undo: UndoCall | None = None
 
 
 class Grant(Message):
-    """A reservation: so many calls, so much time; `unknown` and `key_age_s` as in `AgentRequest`."""
+    """A reservation: so many calls, so much time; `unknown` and `key_age_s` as in `AgentRequest`.
+
+    `body`: of an undo, its request from the compensation log.
+    """
 
     calls: int
     within_s: float
     unknown: bool = False
     key_age_s: float = 0.0
+    body: Json | None = None
 
 
 class Work(Message):
@@ -255,6 +263,7 @@ class Report(Message):
 
     Attributes:
         end: None: the attempt goes on. Otherwise how it ends.
+        steps: Where it ends: state of each step on record, in order.
         result: Recorded result of the step, once Completed.
         grant: Reservation for the step that was begun (`then`, or the step itself if it was only begun).
         answer: An answer that came in before the call, for a step that answers later.
@@ -262,9 +271,23 @@ class Report(Message):
 
     end: End | None = None
     cause: str = ""
+    steps: dict[str, StepState] = {}
     result: Json | None = None
     grant: Grant | None = None
     answer: Outcome | None = None
+
+
+class Wanted(Message):
+    """Steps of a task whose recorded results an attempt needs."""
+
+    task_id: str
+    steps: list[str]
+
+
+class Results(Message):
+    """Recorded results by step: as many of those that were wanted as one message should carry, but one at least."""
+
+    results: dict[str, Json]
 
 
 # --- undo on request ------------------------------------------------------------------------------------------

@@ -179,6 +179,7 @@ async def _scheduler(
         log.info("worst case", definition=definition.name, version=definition.version, steps=worst)
     inbox = InboxStore(stores.store.database)
     bookkeeping = Bookkeeping(stores.store, inbox, stores.services, Reservations(), agents)
+    stack.push_async_callback(bookkeeping.close)
     worker = Worker(
         client,
         task_queue=TASK_QUEUE,
@@ -186,6 +187,7 @@ async def _scheduler(
         activities=[
             bookkeeping.perform,
             bookkeeping.record,
+            bookkeeping.results,
             bookkeeping.finish_undo,
             bookkeeping.release,
             bookkeeping.request_undo,

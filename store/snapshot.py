@@ -33,7 +33,6 @@ class StepRow(BaseModel):
     service: str
     blocked: bool
     time_left_s: float | None
-    result: Json | None
 
 
 class UndoRow(BaseModel):
@@ -47,7 +46,6 @@ class UndoRow(BaseModel):
     seq: int
     step: str
     action: str
-    body: Json
     generation: int
     state: UndoState
     blocked: bool
@@ -55,7 +53,10 @@ class UndoRow(BaseModel):
 
 
 class Snapshot(BaseModel):
-    """A task row with its steps in definition order and its open undo log, last begun first."""
+    """A task row with its steps in definition order and its open undo log, last begun first.
+
+    `result`, `body`: recorded result, and undo's request, of the one step that was asked about.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -74,6 +75,8 @@ class Snapshot(BaseModel):
     time_left_s: float | None
     steps: list[StepRow]
     undo_log: list[UndoRow]
+    result: Json | None = None
+    body: Json | None = None
 
     @property
     def has_begun(self) -> bool:
@@ -102,11 +105,6 @@ class Snapshot(BaseModel):
         """Whether the undo of this step is to be done once more, but not yet (F6)."""
         return any(e.quarantined for e in self.undo_log if e.step == step)
 
-    def is_held_by(self, locked_by: str, run_id: str, nonce: str) -> bool:
-        """Whether this run holds the task, in time or not; one not yet bound to it knows the nonce of its claim."""
-        bound = self.run_id == run_id or (self.run_id is None and self.claim_nonce == nonce)
-        return self.locked_by == locked_by and bound
-
     def as_run(self, record: Json) -> RunInput:
         """Input of the run that carries out what was claimed."""
         undo = self.state is TaskState.COMPENSATING
@@ -119,15 +117,11 @@ class Snapshot(BaseModel):
             nonce=self.claim_nonce or "",
             undo=undo,
             record=record,
-            steps=[
-                StepView(name=s.name, state=s.state, key_generation=s.key_generation, result=s.result)
-                for s in self.steps
-            ],
+            steps=[StepView(name=s.name, state=s.state, key_generation=s.key_generation) for s in self.steps],
             undo_log=[
                 UndoView(
                     step=e.step,
                     action=e.action,
-                    body=e.body,
                     keys=idempotency_keys(self.task_id, e.step, generation[e.step]),
                     generation=e.generation,
                 )

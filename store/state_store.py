@@ -23,6 +23,9 @@ from store.snapshot import Snapshot, StepRow
 _BLOCKED = timedelta(seconds=1)
 """Pause of a task whose holder met an open breaker; from then on the claim passes it over by itself."""
 
+_PAGE_BYTES = 1_000_000
+"""Of results that are read at once: they go into one message to Temporal, which takes 2 MB."""
+
 CHANNEL = "task_claimable"
 NOTIFY = f"SELECT pg_notify('{CHANNEL}', '')"
 
@@ -40,6 +43,11 @@ class Hold:
     def epoch(self) -> int:
         """Epoch of the attempt."""
         return int(self.locked_by.rsplit("/", 1)[1])
+
+    def holds(self, task: Snapshot) -> bool:
+        """Whether this run holds the task, in time or not; one not yet bound to it knows the nonce of its claim."""
+        bound = task.run_id == self.run_id or (task.run_id is None and task.claim_nonce == self.nonce)
+        return bound and task.locked_by == self.locked_by
 
     @property
     def params(self) -> dict[str, Any]:
@@ -101,8 +109,13 @@ class StateStore:
 
     async def snapshots(self, task_ids: Sequence[str]) -> list[Snapshot]:
         """The tasks of those ids, as they are now; unknown ids are left out."""
-        _, rows = await self.database.transaction(*[(query("snapshot"), {"task_id": t}) for t in task_ids])
+        _, rows = await self.database.transaction(*[_read(t) for t in task_ids])
         return [Snapshot.model_validate(r[0]) for r in rows if r]
+
+    async def results(self, task_id: str, steps: Sequence[str]) -> dict[str, Json]:
+        """Recorded results of these steps, as many as one message should carry, but one at least; none that is gone."""
+        params = {"task_id": task_id, "steps": list(steps), "most_bytes": _PAGE_BYTES}
+        return {r["name"]: r["result"] for r in await self.database.rows(query("results"), params)}
 
     async def snapshot(self, task_id: str) -> Snapshot | None:
         """One task, as it is now."""
@@ -126,20 +139,16 @@ class StateStore:
         return await self._boundary("advance", hold, done, begin, calls, result)
 
     async def fail(
-        self, hold: Hold, step: str, error: Json, *, unknown: bool, then: Literal["undo", "error"]
+        self, hold: Hold, step: str, error: Json, *, unknown: bool | None, then: Literal["undo", "error"]
     ) -> Report:
         """Record a permanent fault at once: Error with an alert, or Compensating (C5).
 
         `unknown`: a call of this attempt or an earlier one may have been done all the same; the Agent knows, as it was
-        told with the grant.
+        told with the grant. None: this attempt sent none, and of earlier ones it is as on record; the step need not
+        have begun.
         """
-        _, after = await self._transition(
-            "fail",
-            {**hold.params, "step": step, "error": json.dumps(error), "unknown": unknown, "then": then},
-        )
-        if after and after.epoch == hold.epoch and after.step(step).state is StepState.FAILED:
-            return Report(end=End.PERMANENT_FAULT, cause=str(error.get("message", "")))
-        return _lost(after, hold)
+        params = {**hold.params, "step": step, "error": json.dumps(error), "unknown": unknown, "then": then}
+        return await self._once("fail", params, hold, EventKind.FAILED, End.PERMANENT_FAULT, error)
 
     async def give_up(self, hold: Hold, step: str, cause: str, *, unknown: bool = True) -> Report:
         """The allowance is spent: bring the task's deadline forward to now, so that the Supervisor need not wait.
@@ -147,10 +156,7 @@ class StateStore:
         `unknown`: a call may have been done; the next attempt is told so.
         """
         params = {**hold.params, "step": step, "cause": cause, "unknown": unknown}
-        changed, after = await self._transition("give_up", params)
-        if changed or await self._was_written(hold.task_id, EventKind.GAVE_UP, hold.locked_by):
-            return Report(end=End.GAVE_UP, cause=cause)
-        return _lost(after, hold)
+        return await self._once("give_up", params, hold, EventKind.GAVE_UP, End.GAVE_UP, {"message": cause})
 
     async def count_held(self, worker: str) -> int:
         """How many tasks a worker has claimed and not settled or given back."""
@@ -203,10 +209,8 @@ class StateStore:
 
     async def undo_fail(self, hold: Hold, step: str, error: Json) -> Report:
         """The undo of a step was refused for good: CompensationFailed with an alert (F9)."""
-        _, after = await self._transition("undo_fail", {**hold.params, "step": step, "error": json.dumps(error)})
-        if after and after.epoch == hold.epoch and after.step(step).state is StepState.UNDO_FAILED:
-            return Report(end=End.UNDO_FAILED, cause=str(error.get("message", "")))
-        return _lost(after, hold)
+        params = {**hold.params, "step": step, "error": json.dumps(error)}
+        return await self._once("undo_fail", params, hold, EventKind.UNDO_FAILED, End.UNDO_FAILED, error)
 
     # --- people -----------------------------------------------------------------------------------------------
 
@@ -288,13 +292,24 @@ class StateStore:
     # --- inside -----------------------------------------------------------------------------------------------
 
     async def _transition(
-        self, name: str, params: Params, *, wakes: bool = False, before_commit: BeforeCommit | None = None
+        self,
+        name: str,
+        params: Params,
+        *,
+        wakes: bool = False,
+        before_commit: BeforeCommit | None = None,
+        result_of: str | None = None,
+        body_of: str | None = None,
     ) -> tuple[int, Snapshot | None]:
         """Lock, write, read back; `wakes`: the same transaction tells the dispatchers that there is work."""
         key = {"task_id": params["task_id"]}
         notify: list[tuple[str, Params]] = [(NOTIFY, {})] if wakes else []
         counts, rows = await self.database.transaction(
-            (query("lock"), key), (query(name), params), (query("snapshot"), key), *notify, before_commit=before_commit
+            (query("lock"), key),
+            (query(name), params),
+            _read(params["task_id"], result_of, body_of),
+            *notify,
+            before_commit=before_commit,
         )
         after = Snapshot.model_validate(rows[2][0]) if rows[2] else None
         if after is None or after.locked_by is None:
@@ -324,20 +339,22 @@ class StateStore:
         unstarted: bool,
         record: str | None = None,
     ) -> Report:
-        changed, after = await self._transition(
-            "release",
-            {
-                **hold.params,
-                "cause": cause,
-                "step": step,
-                "sent": sent,
-                "delay_s": delay.total_seconds(),
-                "unstarted": unstarted,
-                "record": record,
-            },
-        )
-        if changed or await self._was_written(hold.task_id, EventKind.RELEASED, hold.locked_by):
-            return Report(end=End.RELEASED, cause=cause)
+        params = {
+            **hold.params,
+            "cause": cause,
+            "step": step,
+            "sent": sent,
+            "delay_s": delay.total_seconds(),
+            "unstarted": unstarted,
+            "record": record,
+        }
+        return await self._once("release", params, hold, EventKind.RELEASED, End.RELEASED, {"message": cause})
+
+    async def _once(self, name: str, params: Params, hold: Hold, kind: EventKind, end: End, error: Json) -> Report:
+        """A write by which an attempt ends, which it makes once."""
+        changed, after = await self._transition(name, params)
+        if changed or await self._was_written(hold.task_id, kind, hold.locked_by):
+            return _over(end, str(error.get("message", "")), after)
         return _lost(after, hold)
 
     async def _boundary(
@@ -363,94 +380,79 @@ class StateStore:
             "undo_body": json.dumps(begin.undo.body) if begin and begin.undo else None,
             **self._claim_within,
         }
-        _, after = await self._transition(name, params)
-        return await self._judge(name, hold, after, done, begin, reservation)
-
-    async def _judge(
-        self,
-        name: str,
-        hold: Hold,
-        after: Snapshot | None,
-        done: str | None,
-        begin: Begin | None,
-        reservation: str,
-    ) -> Report:
-        """Read the outcome of a boundary from the task as it now is."""
-        undo = name == "undo_advance"
+        about, undo = done or params["begin"], name == "undo_advance"
+        body_of = params["begin"] if undo else None
+        _, after = await self._transition(name, params, result_of=about, body_of=body_of)
         finished = StepState.UNDONE if undo else StepState.COMPLETED
-        if after is None or after.epoch != hold.epoch:
+        if after is None:
             return _lost(after, hold)
-        if done is not None and after.step(done).state is not finished:
-            return _unfinished(after, hold, done)
-        about = done or (begin.step if begin else None)
-        result = after.step(about).result if about else None
-        if (over := _ended(after, result, undo=undo)) is not None:
+        if (over := _ended(after, hold, done, finished)) is not None:
             return over
-        if not after.is_held_by(hold.locked_by, hold.run_id, hold.nonce) or (after.time_left_s or 0) <= 0:
-            return _lost(after, hold)
         if begin is None:
-            return Report(result=result)
-        blocked = after.blocks(begin.step, undo=undo)
-        return await self._granted(
-            hold, after.step(begin.step), finished, reservation, result, only=done is None, blocked=blocked
-        )
-
-    async def _granted(
-        self,
-        hold: Hold,
-        step: StepRow,
-        finished: StepState,
-        reservation: str,
-        result: Json | None,
-        *,
-        only: bool,
-        blocked: bool,
-    ) -> Report:
+            return Report(result=after.result)
+        step = after.step(begin.step)
         if step.reservation == reservation:
-            return Report(result=result if not only else None, grant=_grant(step))
-        if not only:
-            return Report(result=result)  # the step that did not begin is begun again, or given up, by itself
-        if step.state is finished:
-            return Report(result=step.result or {})
-        if blocked:
+            return Report(result=after.result if done else None, grant=_grant(step, after.body))
+        if done is not None or step.state is finished:
+            return Report(result=after.result or {})  # what did not begin is begun again, or given up, by itself
+        return await self._not_begun(hold, after, step, undo=undo)
+
+    async def _not_begun(self, hold: Hold, after: Snapshot, step: StepRow, *, undo: bool) -> Report:
+        """End an attempt whose next step could not begin: for want of its service, or of calls."""
+        if after.blocks(step.name, undo=undo):
             cause = f"step {step.name} waits: the breaker of its service is open"
             return await self.release(hold, cause, sent=0, delay=_BLOCKED)
-        left = step.undo_budget_left if finished is StepState.UNDONE else step.budget_left
-        if left == 0:
+        if (step.undo_budget_left if undo else step.budget_left) == 0:
             return await self.give_up(hold, step.name, f"step {step.name}: the budget of calls is spent")
-        return Report(end=End.SUPERSEDED, cause=f"step {step.name} is {step.state} and could not begin")
+        return _over(End.SUPERSEDED, f"step {step.name} is {step.state} and could not begin", after)
 
 
-def _grant(step: StepRow) -> Grant:
+def _read(task_id: str, result_of: str | None = None, body_of: str | None = None) -> tuple[str, Params]:
+    return query("snapshot"), {"task_id": task_id, "result_of": result_of, "body_of": body_of}
+
+
+def _grant(step: StepRow, body: Json | None) -> Grant:
     within_s = max(0.0, step.time_left_s or 0.0)
-    return Grant(calls=step.reserved, within_s=within_s, unknown=step.unknown, key_age_s=step.key_age_s)
+    return Grant(calls=step.reserved, within_s=within_s, unknown=step.unknown, key_age_s=step.key_age_s, body=body)
 
 
-def _ended(after: Snapshot, result: Json | None, *, undo: bool) -> Report | None:
-    """How the attempt ends whose boundary was the task's last; None if the task goes on."""
-    if undo and after.state is TaskState.COMPENSATION_FAILED:
-        return Report(end=End.UNDO_FAILED, cause="an entry could not be undone, or a person has skipped it")
+def _over(end: End, cause: str, after: Snapshot | None, result: Json | None = None) -> Report:
+    """How an attempt ends, with what the store says of the steps."""
+    steps = {s.name: s.state for s in after.steps} if after else {}
+    return Report(end=end, cause=cause, steps=steps, result=result)
+
+
+def _ended(after: Snapshot, hold: Hold, done: str | None, finished: StepState) -> Report | None:
+    """How the attempt ends behind a boundary; None if it goes on."""
+    if after.epoch != hold.epoch:
+        return _lost(after, hold)
+    if done is not None and after.step(done).state is not finished:
+        return _unfinished(after, hold, done)
+    if finished is StepState.UNDONE and after.state is TaskState.COMPENSATION_FAILED:
+        return _over(End.UNDO_FAILED, "an entry could not be undone, or a person has skipped it", after)
     ends = {TaskState.PROCESSED: End.PROCESSED, TaskState.COMPENSATED: End.COMPENSATED}
-    return Report(end=ends[after.state], result=result) if after.state in ends else None
+    if after.state in ends:
+        return _over(ends[after.state], "", after, after.result)
+    return None if hold.holds(after) and (after.time_left_s or 0) > 0 else _lost(after, hold)
 
 
 def _unfinished(after: Snapshot, hold: Hold, done: str) -> Report:
     """Why a boundary did not finish its step: its undo is to be done once more, or the hold was lost."""
     if after.locked_by is None and after.is_quarantined(done):
-        return Report(end=End.RELEASED, cause=f"the undo of step {done} is in quarantine")
+        return _over(End.RELEASED, f"the undo of step {done} is in quarantine", after)
     return _lost(after, hold)
 
 
 def _lost(after: Snapshot | None, hold: Hold) -> Report:
     """Why a guarded write changed nothing: it came late, or somebody else moved the task."""
     if after is None:
-        return Report(end=End.SUPERSEDED, cause=f"there is no task {hold.task_id}")
-    if after.is_held_by(hold.locked_by, hold.run_id, hold.nonce):
-        return Report(end=End.DEADLINE_PASSED, cause=f"complete_by of {hold.locked_by} has passed")
+        return _over(End.SUPERSEDED, f"there is no task {hold.task_id}", after)
+    if hold.holds(after):
+        return _over(End.DEADLINE_PASSED, f"complete_by of {hold.locked_by} has passed", after)
     if after.epoch == hold.epoch and after.locked_by is None and after.state is TaskState.COMPENSATING:
-        return Report(end=End.UNDO_REQUESTED, cause="the task is to be undone")
+        return _over(End.UNDO_REQUESTED, "the task is to be undone", after)
     holder = after.locked_by or "nobody"
-    return Report(end=End.SUPERSEDED, cause=f"task {after.task_id} is {after.state}, held by {holder}")
+    return _over(End.SUPERSEDED, f"task {after.task_id} is {after.state}, held by {holder}", after)
 
 
 def _verdict(request: UndoRequest, moved: bool, after: Snapshot | None) -> UndoVerdict:

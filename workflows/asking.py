@@ -1,4 +1,4 @@
-"""Asking for undo: reading the request out of whatever a signal carries, and passing it on so that it is not lost."""
+"""Requests for undo: read out of whatever a signal carries, and handed to the workflow that asks."""
 
 from __future__ import annotations
 
@@ -9,70 +9,71 @@ from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RawValue
-from temporalio.exceptions import FailureError, WorkflowAlreadyStartedError, is_cancelled_exception
+from temporalio.exceptions import FailureError, WorkflowAlreadyStartedError
 
-from domain.ids import undo_request_id
+from domain.ids import actor, undo_request_of
 from domain.messages import Json, UndoRequest
 from domain.text import clean
-from workflows.terms import LOCAL
 
 NO_REASON = "no reason given"
-_TRIES = 3
 
 
-async def ask_for_undo(request: UndoRequest) -> str:
-    """Ask, from an attempt. The verdict, see `UndoVerdict`; `handed_on` if there is none yet.
+class Requests:
+    """What a run was asked for and has not passed on yet: one request, as all others ask for the same."""
 
-    If the store does not answer, a `CompensationRequest` goes on asking: an attempt may not live long enough.
-    """
-    try:
-        verdict: Json = await workflow.execute_local_activity("request_undo", request, result_type=dict, **LOCAL)
-    except FailureError as error:  # of a local activity its own error, not an ActivityError around it
-        await _hand_on(request)
-        if is_cancelled_exception(error):
-            raise asyncio.CancelledError from error
-        return "handed_on"
-    if verdict["verdict"] == "past_pivot":
-        workflow.logger.warning(verdict["message"])
-    return str(verdict["verdict"])
+    def __init__(self) -> None:
+        self.first: UndoRequest | None = None
+
+    def take(self, name: str, args: Sequence[RawValue]) -> None:
+        """Take a signal; whatever it carries, it can't fail the run."""
+        if name == "compensate":
+            self.first = self.first or read_request(args)
+        else:
+            workflow.logger.warning("signal %s is not known: only `compensate` is", name)
+
+    async def hand_on(self) -> asyncio.Task[Json] | None:
+        """Let a `CompensationRequest` ask: it outlives the attempt. Returns its verdict to come, if it is our own."""
+        asks = None
+        if self.first is not None:
+            asks = await hand_on(self.first)
+            self.first = None
+        return asks
 
 
-async def _hand_on(request: UndoRequest) -> None:
-    """Let a `CompensationRequest` go on asking. One that asks already may do so for an attempt only: it is told."""
-    workflow_id = undo_request_id(workflow.info().workflow_type, request.task_id)
-    for _ in range(_TRIES):
+async def hand_on(request: UndoRequest) -> asyncio.Task[Json] | None:
+    """Start the workflow that asks; one that asks already may do so for an attempt only: it is told."""
+    workflow_id = undo_request_of(workflow.info().workflow_id)
+    told = {"requester": request.requester.partition(":")[2], "reason": request.reason}
+    while True:
         try:
-            await workflow.start_child_workflow(
+            return await workflow.start_child_workflow(
                 "CompensationRequest",
                 request,
                 id=workflow_id,
+                result_type=dict,
                 parent_close_policy=workflow.ParentClosePolicy.ABANDON,
+                cancellation_type=workflow.ChildWorkflowCancellationType.ABANDON,
             )
         except WorkflowAlreadyStartedError:
             workflow.logger.info("%s asks already", workflow_id)
-        else:
-            return
         if request.holder is not None:
-            return
+            return None
         with suppress(FailureError):  # it has ended meanwhile: start it anew
-            told = {"requester": request.requester, "reason": request.reason}
             await workflow.get_external_workflow_handle(workflow_id).signal("compensate", told)
-            return
+            return None
 
 
 def read_request(args: Sequence[RawValue]) -> UndoRequest:
     """The request that a `compensate` signal stands for, of no task yet: a text is the reason; an object may name both.
 
-    Nothing that is sent can fail the run: what can't be read is quoted as the reason.
+    Nothing that is sent can fail the run: what can't be read is quoted as the reason. Whoever sends it says who he is:
+    so the requester is the channel with that name, and nobody else.
     """
     value = _decode(args[0]) if args else None
     fields = value if isinstance(value, dict) else {"reason": value}
     reason, requester = fields.get("reason"), fields.get("requester")
-    return UndoRequest(
-        task_id="",
-        requester=(_short(requester) if isinstance(requester, str) else "") or "signal",
-        reason=_reason(reason, value),
-    )
+    name = _short(requester) if isinstance(requester, str) else ""
+    return UndoRequest(task_id="", requester=actor("signal", name), reason=_reason(reason, value))
 
 
 def _decode(raw: RawValue) -> Any:

@@ -20,7 +20,7 @@ from temporalio.exceptions import ApplicationError
 with workflow.unsafe.imports_passed_through():
     from domain.ids import parse_undo_request_id
     from domain.messages import Json, UndoRequest
-    from workflows.asking import NO_REASON, read_request
+    from workflows.asking import NO_REASON, Requests
     from workflows.terms import UNTIL_DONE
 
 _PATIENCE = timedelta(seconds=10)
@@ -31,7 +31,7 @@ class CompensationRequest:
     """Runs the one statement that asks for undo, and ends with its verdict."""
 
     def __init__(self) -> None:
-        self._asked: UndoRequest | None = None
+        self._requests = Requests()
 
     @workflow.run
     async def run(self, given: Any = None) -> Json:
@@ -49,8 +49,8 @@ class CompensationRequest:
             message = f"workflow id {workflow_id!r} is not of the form DEFINITION/TASK_ID/undo"
             raise ApplicationError(message, type="BadWorkflowId", non_retryable=True)
         verdict = await self._ask(await self._request(given), *parsed)
-        if verdict["verdict"] == "not_holder" and self._asked is not None:  # it came from an attempt that lost its task
-            verdict = await self._ask(self._asked, *parsed)
+        if verdict["verdict"] == "not_holder" and self._requests.first is not None:  # for an attempt that lost its task
+            verdict = await self._ask(self._requests.first, *parsed)
         workflow.set_current_details(f"{verdict['verdict']}: {verdict['message']}")
         return verdict
 
@@ -63,11 +63,10 @@ class CompensationRequest:
         if workflow.info().parent is not None:
             return UndoRequest.model_validate(given)
         with suppress(TimeoutError):
-            await workflow.wait_condition(lambda: self._asked is not None, timeout=_PATIENCE)
-        return self._asked or UndoRequest(task_id="", requester="temporal", reason=NO_REASON)
+            await workflow.wait_condition(lambda: self._requests.first is not None, timeout=_PATIENCE)
+        return self._requests.first or UndoRequest(task_id="", requester="temporal", reason=NO_REASON)
 
     @workflow.signal(dynamic=True)
     def on_signal(self, name: str, args: Sequence[RawValue]) -> None:
-        """Take the first request; whatever it carries, it can't fail the run. All others ask for the same."""
-        if name == "compensate" and self._asked is None:
-            self._asked = read_request(args)
+        """Take the first request; all others ask for the same."""
+        self._requests.take(name, args)

@@ -8,15 +8,23 @@ error, so that the status column of the Temporal UI is true.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
-from typing import Any
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeVar, cast
 
 from temporalio import workflow
 from temporalio.common import RawValue, SearchAttributeKey
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, TimeoutError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
+    from pydantic import BaseModel
+
+    from activities.agents import catalogue
     from domain.definition import Definition, Step
+    from domain.faults import DEFINITION_ERROR
     from domain.ids import attempt_id, idempotency_keys
     from domain.messages import (
         AgentRequest,
@@ -27,30 +35,41 @@ with workflow.unsafe.imports_passed_through():
         Json,
         Outcome,
         OutcomeBox,
+        Refused,
         Report,
+        Results,
         RunInput,
         TimedOut,
         UndoCall,
         UndoRequest,
         UndoView,
+        Wanted,
         Work,
     )
     from domain.search_attributes import TASK_STATE as STATE_NAME
     from domain.states import StepState, TaskState
+    from domain.text import clean_json
     from pipelines import registry
-    from workflows.asking import ask_for_undo, read_request
-    from workflows.terms import LOCAL, bookkeeping_options, queued_options
+    from workflows.asking import Requests, hand_on
+    from workflows.terms import LOCAL, LocalOptions, bookkeeping_options, queued_options
 
 TASK_STATE = SearchAttributeKey.for_keyword(STATE_NAME)
 
-MOST_WAITING = 10
-"""Requests for undo that wait at once: they all ask for the same, and only the first accepted one is recorded."""
+MOST_REQUEST_BYTES = 240_000
+"""Bound on what a step asks of its Agent: with an answer each, 100 of them stay within what one history may hold."""
+
+_ROOM_BYTES = 1_000_000
+"""What one workflow task may carry, roughly: it is completed by one message, and Temporal takes 4 MB."""
+
+_MOST_CAUSE = 1_000
 
 _STATES = {
     End.PROCESSED: TaskState.PROCESSED,
     End.COMPENSATED: TaskState.COMPENSATED,
     End.UNDO_FAILED: TaskState.COMPENSATION_FAILED,
 }
+
+T = TypeVar("T")
 
 
 class Ended(Exception):
@@ -67,21 +86,20 @@ class Scheduler:
 
     def __init__(self) -> None:
         self._states: dict[str, str] = {}
-        self._asked: list[UndoRequest] = []
-        self._task_id = ""
+        self._requests = Requests()
         self._lost_by = frozenset({"accepted", "already"})
 
     @workflow.run
     async def run(self, args: Sequence[RawValue]) -> Json:
         """Carry out what was claimed. Returns the step table; raises a typed error if the task is not finished."""
         run = _input(args)
-        self._task_id = run.task_id
+        if run is None:
+            await self._requests.hand_on()
+            message = "only the dispatcher starts an attempt: submit the task with `starter.py`"
+            raise ApplicationError(message, type="NotAnAttempt", non_retryable=True)
         definition = registry().find(run.definition, run.version)
-        if definition is None:
-            name = f"{run.definition} v{run.version}"
-            raise ApplicationError(
-                f"this worker has no definition {name}", type="UnknownDefinition", non_retryable=True
-            )
+        if definition is None:  # fails this workflow task only: a worker that has the definition gets the next one
+            raise RuntimeError(f"this worker has no definition {run.definition} v{run.version}")
         if run.undo:
             self._lost_by = frozenset({"accepted"})  # that it is being undone already is this very run
         attempt, report, cancelled = _Attempt(self, run, definition), None, False
@@ -92,59 +110,50 @@ class Scheduler:
         except asyncio.CancelledError:
             cancelled = True
         if await attempt.settle() or cancelled:
-            await attempt.stand_aside()
-        await self._ask_late()
+            await attempt.stand_aside(asked=self._requests.first is not None)
+        await self._requests.hand_on()
         if report is None:
             raise asyncio.CancelledError
         return self._end(report)
 
     @workflow.signal(dynamic=True)
     def on_signal(self, name: str, args: Sequence[RawValue]) -> None:
-        """Take a request for undo; whatever it carries, it can't fail the run."""
-        if name == "compensate":
-            if len(self._asked) < MOST_WAITING:
-                self._asked.append(read_request(args))
-            else:
-                workflow.logger.info("%s requests for undo wait already: one more is dropped", MOST_WAITING)
-        else:
-            workflow.logger.warning("signal %s is not known: only `compensate` is", name)
+        """Take a request for undo."""
+        self._requests.take(name, args)
 
     @workflow.query
     def progress(self) -> dict[str, str]:
         """State of each step, as this run knows it."""
         return self._states
 
-    def saw(self, step: str, state: str) -> None:
-        """Show a step's state in the UI; costs no event."""
-        self._states[step] = state
+    def saw(self, states: Mapping[str, str]) -> None:
+        """Show the states of steps in the UI; costs no event."""
+        self._states |= states
         rows = "\n".join(f"| {name} | {state} |" for name, state in self._states.items())
         workflow.set_current_details(f"| step | state |\n| --- | --- |\n{rows}")
 
     async def until(self, waiting: Collection[asyncio.Task[Report]]) -> None:
-        """Wait until some of these are done, answering requests for undo meanwhile."""
+        """Wait until some of these are done; a request for undo is answered first, and nothing begins meanwhile."""
         while not any(t.done() for t in waiting):
-            await workflow.wait_condition(lambda: bool(self._asked) or any(t.done() for t in waiting))
-            while self._asked:
-                request = self._next_request()
-                if await ask_for_undo(request) in self._lost_by:
-                    raise Ended(Report(end=End.UNDO_REQUESTED, cause=f"undo was asked for: {request.reason}"))
+            await workflow.wait_condition(lambda: bool(self._requests.first) or any(t.done() for t in waiting))
+            await self._answer()
 
-    async def _ask_late(self) -> None:
-        """Pass on what was asked while the attempt was ending: in every state it has an answer."""
-        while self._asked:
-            await ask_for_undo(self._next_request())
-
-    def _next_request(self) -> UndoRequest:
-        """The next request, for this task: a signal can come before the input has been read."""
-        return self._asked.pop(0).model_copy(update={"task_id": self._task_id})
+    async def _answer(self) -> None:
+        asked = self._requests.first
+        asks = await self._requests.hand_on()
+        with suppress(FailureError):  # whoever asks was ended from outside: the next boundary tells what became of it
+            if asked and asks and (await asks)["verdict"] in self._lost_by:
+                raise Ended(Report(end=End.UNDO_REQUESTED, cause=f"undo was asked for: {asked.reason}"))
 
     def _end(self, report: Report) -> Json:
         end = report.end or End.SUPERSEDED
+        self.saw(report.steps)
         if end in _STATES:
             workflow.upsert_search_attributes([TASK_STATE.value_set(_STATES[end].value)])
         if end in (End.PROCESSED, End.COMPENSATED):
             return {"state": str(end), "steps": self._states}
-        raise ApplicationError(report.cause or str(end), self._states, type=str(end), non_retryable=True)
+        cause = report.cause[:_MOST_CAUSE] or str(end)
+        raise ApplicationError(cause, self._states, type=str(end), non_retryable=True)
 
 
 class _Attempt:
@@ -152,26 +161,31 @@ class _Attempt:
 
     def __init__(self, shown: Scheduler, run: RunInput, definition: Definition) -> None:
         self._shown, self._run, self._definition = shown, run, definition
-        self._record: Any = None if run.undo else definition.record.model_validate(run.record)
-        self._results: dict[str, Json] = {s.name: s.result or {} for s in run.steps if s.state is StepState.COMPLETED}
+        self._steps = {s.name: s for s in run.steps}
+        self._record: Any = None
+        self._results: dict[str, Json] = {}
         self._grants: dict[str, Grant] = {}
-        self._writes, self._ending = 0, False
-        for step in run.steps:
-            shown.saw(step.name, step.state)
+        self._carried, self._writes, self._ending = 0, 0, False
+        shown.saw({s.name: s.state for s in run.steps})
 
     # --- forward ----------------------------------------------------------------------------------------------
 
     async def forward(self) -> None:
         """Do the steps that are left, in order or as the graph allows; ends by raising `Ended`."""
+        await self._load([s.name for s in self._run.steps if s.state is StepState.COMPLETED])
         running: dict[str, asyncio.Task[Report]] = {}
         while True:
             for step in self._ready(running):
-                running[step.name] = asyncio.create_task(self._step(step))
+                work = await self._interpret(step.name, partial(self._work, step))
+                if step.queue:
+                    await self._make_room(work.request.body if work.request else {})
+                self._shown.saw({step.name: StepState.RUNNING})
+                running[step.name] = asyncio.create_task(self._carry_out(step, work))
             await self._shown.until(running.values())
             for name in [n for n, task in running.items() if task.done()]:
-                self._results[name] = self._result(name, running.pop(name).result())
+                await self._finish(name, running.pop(name).result())
 
-    def _ready(self, running: dict[str, asyncio.Task[Report]]) -> list[Step]:
+    def _ready(self, running: Collection[str]) -> list[Step]:
         return [
             s
             for s in self._definition.steps
@@ -180,45 +194,83 @@ class _Attempt:
             and all(a in self._results for a in self._definition.after(s))
         ]
 
-    def _result(self, name: str, report: Report) -> Json:
+    async def _finish(self, name: str, report: Report) -> None:
+        """A step is done, or the attempt is over."""
         if report.end is not None:
-            if report.end is End.PROCESSED:
-                self._shown.saw(name, StepState.COMPLETED)
             raise Ended(report)
-        self._shown.saw(name, StepState.COMPLETED)
+        self._shown.saw({name: StepState.COMPLETED})
         follower = self._definition.follower(self._definition.step(name))
         if follower and report.grant:
             self._grants[follower.name] = report.grant
-        return report.result or {}
+        if report.result is None:
+            await self._load([name])
+        else:
+            self._results[name] = report.result
+            await self._make_room(report.result)
 
-    async def _step(self, step: Step) -> Report:
-        self._shown.saw(step.name, StepState.RUNNING)
+    async def _load(self, wanted: Collection[str]) -> None:
+        """Fetch recorded results, page by page."""
+        while missing := [name for name in wanted if name not in self._results]:
+            asked = Wanted(task_id=self._run.task_id, steps=missing)
+            page: Results = await self._local("results", asked, Results, LOCAL)
+            if not page.results:
+                raise Ended(Report(end=End.SUPERSEDED, cause=f"the results of {', '.join(missing)} are gone"))
+            self._results |= page.results
+            await self._make_room(page.results)
+
+    async def _make_room(self, body: Json) -> None:
+        """Let a new workflow task begin where the messages of this one would be too much for one completion."""
+        self._carried += len(json.dumps(body))
+        if self._carried > _ROOM_BYTES:
+            await workflow.sleep(timedelta(milliseconds=1))
+            self._carried = 0
+
+    async def _interpret(self, step: str, make: Callable[[], T]) -> T:
+        """What the definition says of a step; whatever it raises is a permanent fault of the task, at once."""
+        try:
+            return make()
+        except Exception as error:
+            message = f"{self._definition.name} v{self._definition.version} fails: {type(error).__name__}: {error}"
+            outcome = Refused(code=DEFINITION_ERROR, message=message[:_MOST_CAUSE], unknown_before=None)
+        known = next((s for s in self._definition.steps if s.name == step), None)
+        policy = self._definition.refused(known) if known else self._definition.on_refused
+        work = self._empty_work(step).model_copy(update={"outcome": outcome, "on_refused": policy})
+        raise Ended(await self._bookkeeping("record", work))
+
+    def _work(self, step: Step) -> Work:
+        """Everything that the definition says of a step, as its functions give it."""
+        if self._record is None:
+            self._check()
+            self._record = self._definition.record.model_validate(self._run.record)
+        body = _body(step.action, step.request(self._record, self._results))
         follower = self._definition.follower(step)
-        generation = next(s.key_generation for s in self._run.steps if s.name == step.name)
-        work = Work(
-            task_id=self._run.task_id,
-            epoch=self._run.epoch,
-            nonce=self._run.nonce,
-            step=step.name,
-            undo=False,
-            begin=self._begin(step),
-            then=self._begin(follower) if follower else None,
-            on_refused=self._definition.refused(step),
-            request=self._request(
-                step.name,
-                step.action,
-                step.request(self._record, self._results).model_dump(mode="json"),
-                idempotency_keys(self._run.task_id, step.name, generation),
-            ),
+        return self._empty_work(step.name).model_copy(
+            update={
+                "begin": self._begin(step),
+                "then": self._try_begin(follower) if follower else None,
+                "on_refused": self._definition.refused(step),
+                "request": self._request(step.name, step.action, body),
+            }
         )
-        return await self._carry_out(step, work)
+
+    def _check(self) -> None:
+        """The task has the steps that its definition has: nobody has changed that since it was released."""
+        if changed := self._steps.keys() ^ {s.name for s in self._definition.steps}:
+            raise LookupError(f"the task and its definition differ in step {', '.join(sorted(changed))}")
 
     def _begin(self, step: Step) -> Begin:
         undo = None
         if step.undo:
-            body = step.undo.request(self._record).model_dump(mode="json")
-            undo = UndoCall(action=step.undo.action, body=body)
-        return Begin(step=step.name, within_s=step.within.total_seconds(), calls=step.calls, undo=undo)
+            undo = UndoCall(action=step.undo.action, body=_body(step.undo.action, step.undo.request(self._record)))
+        within_s = step.within.total_seconds()
+        return Begin(step=step.name, within_s=within_s, calls=step.calls, queued=step.queue is not None, undo=undo)
+
+    def _try_begin(self, step: Step) -> Begin | None:
+        """Terms of the step behind this one; None if its definition fails: that is told when its turn comes."""
+        try:
+            return self._begin(step)
+        except Exception:
+            return None
 
     # --- undo -------------------------------------------------------------------------------------------------
 
@@ -226,52 +278,52 @@ class _Attempt:
         """Undo what was begun, last begun first (F3); ends by raising `Ended`."""
         log = self._run.undo_log
         if not log:
-            work = self._undo_work(None, None)
-            raise Ended(await self._bookkeeping("finish_undo", work))
+            raise Ended(await self._bookkeeping("finish_undo", self._empty_work("")))
         for n, entry in enumerate(log):
-            work = self._undo_work(entry, log[n + 1] if n + 1 < len(log) else None)
-            self._shown.saw(entry.step, StepState.UNDOING)
-            task = asyncio.create_task(self._carry_out(self._definition.step(entry.step), work))
+            step = await self._interpret(entry.step, partial(self._definition.step, entry.step))
+            work = self._undo_work(step, entry, log[n + 1] if n + 1 < len(log) else None)
+            self._shown.saw({entry.step: StepState.UNDOING})
+            task = asyncio.create_task(self._carry_out(step, work))
             await self._shown.until([task])
             report = task.result()
-            if report.end in (None, End.COMPENSATED):
-                self._shown.saw(entry.step, StepState.UNDONE)
             if report.end is not None:
                 raise Ended(report)
+            self._shown.saw({entry.step: StepState.UNDONE})
             if work.then and report.grant:
                 self._grants[work.then.step] = report.grant
 
-    def _undo_work(self, entry: UndoView | None, after: UndoView | None) -> Work:
-        begin = self._undo_begin(entry) if entry else Begin(step="", within_s=0, calls=0)
+    def _undo_work(self, step: Step, entry: UndoView, after: UndoView | None) -> Work:
+        following = [s for s in self._definition.steps if after and s.name == after.step]
+        request = self._request(entry.step, entry.action, {})
+        return self._empty_work(entry.step).model_copy(
+            update={
+                "begin": _undo_begin(step),
+                "then": _undo_begin(following[0]) if following else None,
+                "request": request.model_copy(
+                    update={"undo": True, "keys": entry.keys, "generation": entry.generation}
+                ),
+            }
+        )
+
+    # --- both -------------------------------------------------------------------------------------------------
+
+    def _empty_work(self, step: str) -> Work:
         return Work(
             task_id=self._run.task_id,
             epoch=self._run.epoch,
             nonce=self._run.nonce,
-            step=entry.step if entry else "",
-            undo=True,
-            begin=begin,
-            then=self._undo_begin(after) if after else None,
-            request=self._undo_request(entry) if entry else None,
+            step=step,
+            undo=self._run.undo,
+            begin=Begin(step=step, within_s=0, calls=0),
         )
 
-    def _undo_request(self, entry: UndoView) -> AgentRequest:
-        request = self._request(entry.step, entry.action, entry.body, entry.keys)
-        return request.model_copy(update={"undo": True, "generation": entry.generation})
-
-    def _undo_begin(self, entry: UndoView) -> Begin:
-        step = self._definition.step(entry.step)
-        calls = step.undo.calls if step.undo else 1
-        return Begin(step=step.name, within_s=step.within.total_seconds(), calls=calls)
-
-    # --- both -------------------------------------------------------------------------------------------------
-
-    def _request(self, step: str, action: str, body: Json, keys: list[str]) -> AgentRequest:
+    def _request(self, step: str, action: str, body: Json) -> AgentRequest:
         return AgentRequest(
             task_id=self._run.task_id,
             step=step,
             action=action,
             body=body,
-            keys=keys,
+            keys=idempotency_keys(self._run.task_id, step, self._steps[step].key_generation),
             epoch=self._run.epoch,
             calls=0,
             run_id=workflow.info().run_id,
@@ -279,8 +331,12 @@ class _Attempt:
 
     async def _carry_out(self, step: Step, work: Work) -> Report:
         """Do one piece of work where the definition places it; its boundary is written by the Scheduler either way."""
-        if step.queue is None:
-            return await self._bookkeeping("perform", work)
+        try:
+            return await (self._ask_queued(step, work) if step.queue else self._bookkeeping("perform", work))
+        except Ended as end:
+            return end.report
+
+    async def _ask_queued(self, step: Step, work: Work) -> Report:
         grant = self._grants.pop(step.name, None)
         outcome: Outcome | None = None
         if grant is None:
@@ -291,7 +347,9 @@ class _Attempt:
             outcome = report.answer
         if outcome is None:
             outcome = await self._call(step, work, grant)
-        return await self._bookkeeping("record", work.model_copy(update={"outcome": outcome}))
+        report = await self._bookkeeping("record", work.model_copy(update={"outcome": outcome}))
+        result = outcome.result if isinstance(outcome, Completed) else None
+        return report.model_copy(update={"result": result})
 
     async def _call(self, step: Step, work: Work, grant: Grant) -> Outcome:
         """Ask a queued Agent. The activity's schedule-to-close timeout is the durable timer of the race (C9)."""
@@ -307,18 +365,18 @@ class _Attempt:
         return Completed.model_validate(body)
 
     async def _bookkeeping(self, name: str, work: Work) -> Report:
+        return await self._local(name, work, Report, bookkeeping_options(name, work))
+
+    async def _local(self, name: str, given: Work | Wanted, gives: type[T], options: LocalOptions) -> T:
         if self._ending:
-            return Report(end=End.SUPERSEDED, cause="the attempt is ending")
+            raise Ended(Report(end=End.SUPERSEDED, cause="the attempt is ending"))
         self._writes += 1
         try:
-            report: Report = await workflow.execute_local_activity(
-                name, work, result_type=Report, **bookkeeping_options(name, work)
-            )
-            return report
+            return cast(T, await workflow.execute_local_activity(name, given, result_type=gives, **options))
         except FailureError as error:  # as the local activity raised it
             if is_cancelled_exception(error):
                 raise
-            return Report(end=End.NOT_RECORDED, cause=f"{name} of step {work.step}: {error.cause or error}")
+            raise Ended(Report(end=End.NOT_RECORDED, cause=f"{name}: {error.cause or error}")) from error
         finally:
             self._writes -= 1
 
@@ -336,27 +394,41 @@ class _Attempt:
             return True
         return False
 
-    async def stand_aside(self) -> None:
-        """The run was cancelled from outside: ask for undo, if it still holds the task; an undo is handed on (G6)."""
-        holder = workflow.info().workflow_id
+    async def stand_aside(self, *, asked: bool) -> None:
+        """The run was cancelled from outside: an undo is handed on; otherwise undo is asked for, unless it is already,
+        if this run still holds the task (G6)."""
         if self._run.undo:
-            work = self._undo_work(None, None)
-            await workflow.execute_local_activity("release", work, result_type=dict, **LOCAL)
-            return
-        reason = "the run was cancelled"
-        await ask_for_undo(UndoRequest(task_id=self._run.task_id, requester="temporal", reason=reason, holder=holder))
+            await workflow.execute_local_activity("release", self._empty_work(""), result_type=dict, **LOCAL)
+        elif not asked:
+            holder, reason = workflow.info().workflow_id, "the run was cancelled"
+            await hand_on(UndoRequest(task_id=self._run.task_id, requester="temporal", reason=reason, holder=holder))
 
 
-def _input(args: Sequence[RawValue]) -> RunInput:
-    """The input that the dispatcher gave; a run that was started by hand is refused."""
+def _undo_begin(step: Step) -> Begin:
+    calls, queued = step.undo.calls if step.undo else 1, step.queue is not None
+    return Begin(step=step.name, within_s=step.within.total_seconds(), calls=calls, queued=queued)
+
+
+def _body(action: str, made: BaseModel) -> Json:
+    """The request that a definition's function made, if its Agent can take it."""
+    body = made.model_dump(mode="json")
+    size = len(json.dumps(body, allow_nan=False, ensure_ascii=False).encode())
+    if size > MOST_REQUEST_BYTES:
+        raise ValueError(f"the request has {size} bytes; {MOST_REQUEST_BYTES} are the most")
+    if clean_json(body) != body:
+        raise ValueError("the request holds a NUL, or half a surrogate pair")
+    catalogue()[action].request.model_validate(body)
+    return body
+
+
+def _input(args: Sequence[RawValue]) -> RunInput | None:
+    """The input that the dispatcher gave; None for a run that was started by hand."""
     try:
         run = workflow.payload_converter().from_payload(args[0].payload, RunInput)
-        if workflow.info().workflow_id == attempt_id(run.definition, run.task_id, run.epoch):
-            return run
+        return run if workflow.info().workflow_id == attempt_id(run.definition, run.task_id, run.epoch) else None
     except Exception as error:
         workflow.logger.warning("unreadable input: %s", error)
-    message = "only the dispatcher starts an attempt: submit the task with `starter.py`"
-    raise ApplicationError(message, type="NotAnAttempt", non_retryable=True)
+        return None
 
 
 def _outcome_of(error: ActivityError, step: Step) -> Outcome:

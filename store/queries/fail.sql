@@ -1,6 +1,7 @@
 -- A permanent fault of a step, recorded at once by the holder: the task goes to Error with an alert, or, where the
 -- policy says undo and no pivot has begun, to Compensating, held by nobody (C5, D7, F1). Where no call may have had an
--- effect there is none whose age matters.
+-- effect there is none whose age matters. A step whose definition fails need not have begun, nor even be there; what
+-- this attempt reserved for it was not used, so with `unknown` null only earlier attempts count.
 WITH held AS MATERIALIZED (
     SELECT task_id, state, epoch, last_event
     FROM task
@@ -9,24 +10,35 @@ WITH held AS MATERIALIZED (
         AND (run_id = %(run_id)s OR (run_id IS NULL AND claim_nonce = %(nonce)s))
         AND state = 'Processing' AND complete_by > clock_timestamp()
 ),
+at_fault AS MATERIALIZED (
+    SELECT
+        s.name,
+        coalesce(
+            %(unknown)s::boolean,
+            s.outcome_unknown OR (s.state = 'Running' AND s.epoch <> held.epoch AND s.reserved > 0)
+        ) AS unknown
+    FROM held INNER JOIN step AS s ON s.task_id = held.task_id AND s.name = %(step)s
+    WHERE s.state IN ('NotStarted', 'Running', 'Failed')
+),
 failed AS (
     UPDATE step AS s SET
-        state = 'Failed', error = %(error)s::jsonb, outcome_unknown = %(unknown)s,
-        key_since = CASE WHEN %(unknown)s THEN s.key_since END,
+        state = CASE s.state WHEN 'Running' THEN 'Failed' ELSE s.state END,
+        error = %(error)s::jsonb, outcome_unknown = f.unknown,
+        key_since = CASE WHEN f.unknown THEN s.key_since END,
         failure_count = s.failure_count + 1, reserved = 0, reservation = NULL
-    FROM held
-    WHERE s.task_id = held.task_id AND s.name = %(step)s AND s.state = 'Running' AND s.epoch = held.epoch
-    RETURNING s.name, s.pivot, s.outcome_unknown
+    FROM at_fault AS f
+    WHERE s.task_id = %(task_id)s AND s.name = f.name
+    RETURNING s.name, s.pivot AND s.outcome_unknown AS may_have_passed_pivot
 ),
 verdict AS MATERIALIZED (
     SELECT CASE
         WHEN
-            %(then)s = 'undo' AND NOT (failed.pivot AND failed.outcome_unknown)
-            AND NOT past_pivot(%(task_id)s, failed.name)
+            %(then)s = 'undo' AND NOT EXISTS (SELECT 1 FROM failed WHERE may_have_passed_pivot)
+            AND NOT past_pivot(held.task_id, (SELECT name FROM failed))
             THEN 'Compensating'
         ELSE 'Error'
     END AS state
-    FROM failed
+    FROM held
 ),
 moved AS (
     UPDATE task AS t SET

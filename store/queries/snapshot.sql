@@ -1,11 +1,14 @@
 -- The task as this transaction leaves it, with its steps in order and what is left of its undo log, last begun first.
+-- What can be large comes for one step only: the result of step `result_of`, the request of the undo of step `body_of`.
 SELECT
     t.task_id, t.definition, t.version, t.state, t.locked_by, t.run_id, t.claim_nonce, t.epoch, t.submitter,
     t.record_digest, t.created_at, t.last_event,
+    (SELECT s.result FROM step AS s WHERE s.task_id = t.task_id AND s.name = %(result_of)s) AS result,
+    (SELECT c.request FROM compensation AS c WHERE c.task_id = t.task_id AND c.step = %(body_of)s) AS body,
     extract(epoch FROM t.complete_by - (SELECT clock_timestamp()))::float8 AS time_left_s,
     (
         SELECT coalesce(jsonb_agg(jsonb_build_object(
-            'name', s.name, 'state', s.state, 'epoch', s.epoch, 'result', s.result, 'pivot', s.pivot,
+            'name', s.name, 'state', s.state, 'epoch', s.epoch, 'pivot', s.pivot,
             'budget_left', s.budget_left, 'undo_budget_left', s.undo_budget_left, 'reserved', s.reserved,
             'reservation', s.reservation, 'key_generation', s.key_generation, 'unknown', s.outcome_unknown,
             'key_age_s', coalesce(extract(epoch FROM (SELECT clock_timestamp()) - s.key_since), 0),
@@ -16,7 +19,7 @@ SELECT
     ) AS steps,
     (
         SELECT coalesce(jsonb_agg(jsonb_build_object(
-            'seq', c.seq, 'step', c.step, 'action', c.action, 'body', c.request, 'state', c.state,
+            'seq', c.seq, 'step', c.step, 'action', c.action, 'state', c.state,
             'generation', c.generation,
             'quarantined', coalesce(c.quarantined_until > (SELECT clock_timestamp()), false),
             'blocked', is_blocked(split_part(c.action, '.', 1), c.task_id)

@@ -1,4 +1,5 @@
--- The undo of a step was refused for good: CompensationFailed with an alert; what comes after it is not tried (F9).
+-- The undo of a step was refused for good: CompensationFailed with an alert; what comes after it is not tried (F9). An
+-- undo whose definition fails need not have begun.
 WITH held AS MATERIALIZED (
     SELECT task_id, state, epoch, last_event
     FROM task
@@ -9,23 +10,23 @@ WITH held AS MATERIALIZED (
 ),
 failed AS (
     UPDATE step AS s SET
-        state = 'UndoFailed', error = %(error)s::jsonb, failure_count = s.failure_count + 1, reserved = 0,
-        reservation = NULL
+        state = CASE s.state WHEN 'Undoing' THEN 'UndoFailed' ELSE s.state END,
+        error = %(error)s::jsonb, failure_count = s.failure_count + 1,
+        reserved = CASE s.state WHEN 'Undoing' THEN 0 ELSE s.reserved END
     FROM held
-    WHERE s.task_id = held.task_id AND s.name = %(step)s AND s.state = 'Undoing' AND s.epoch = held.epoch
-    RETURNING s.name
+    WHERE s.task_id = held.task_id AND s.name = %(step)s AND s.state <> 'Undone'
 ),
 entry AS (
     UPDATE compensation AS c SET state = 'Failed', error = %(error)s::jsonb
-    FROM held, failed
-    WHERE c.task_id = held.task_id AND c.step = failed.name
+    FROM held
+    WHERE c.task_id = held.task_id AND c.step = %(step)s AND c.state IN ('Logged', 'Undoing', 'Failed')
 ),
 moved AS (
     UPDATE task AS t SET
         state = 'CompensationFailed', state_since = clock_timestamp(), locked_by = NULL, run_id = NULL,
         complete_by = NULL, error = %(error)s::jsonb, failure_count = t.failure_count + 1,
         last_event = t.last_event + 1, updated_at = clock_timestamp()
-    FROM held, failed
+    FROM held
     WHERE t.task_id = held.task_id
     RETURNING t.task_id, t.last_event, t.state, t.epoch
 ),

@@ -104,7 +104,7 @@ def _begin_undo(task: Task, hold: Hold) -> Write:
 
 
 def _fail(draw: Draw, hold: Hold, step: str) -> Write:
-    unknown, then = draw(st.booleans()), draw(st.sampled_from(["error", "undo"]))
+    unknown, then = draw(st.sampled_from([False, True, None])), draw(st.sampled_from(["error", "undo"]))
     return Write("fail", {"hold": hold, "step": step, "unknown": unknown, "then": then})
 
 

@@ -180,7 +180,7 @@ class Reality:
         terms = self._undo_terms(begin) if begin else None
         return _told(await self._store.undo_advance(hold, done=done, calls=calls, begin=terms))
 
-    async def fail(self, hold: Hold, *, step: str, unknown: bool, then: Literal["undo", "error"]) -> Answer:
+    async def fail(self, hold: Hold, *, step: str, unknown: bool | None, then: Literal["undo", "error"]) -> Answer:
         return _told(await self._store.fail(hold, step, ERROR, unknown=unknown, then=then))
 
     async def undo_fail(self, hold: Hold, *, step: str) -> Answer:

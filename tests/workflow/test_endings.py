@@ -20,7 +20,7 @@ from domain.ids import attempt_id, undo_request_id
 from domain.messages import End, OutcomeBox, Report, RunInput, StepView, TimedOut, UndoRequest, UndoVerdict, Work
 from pipelines import registry
 from tests.conftest import MACHINE, eventually
-from workflows.asking import _hand_on
+from workflows.asking import hand_on
 from workflows.compensation_request import CompensationRequest
 from workflows.scheduler import Scheduler, _outcome_of
 
@@ -46,7 +46,7 @@ class CutOff:
     async def run(self, requests: list[UndoRequest]) -> None:
         """Hand each on, one after the other."""
         for request in requests:
-            await _hand_on(request)
+            await hand_on(request)
 
 
 class Store:
@@ -103,7 +103,7 @@ async def test_request_that_joins_one_of_an_attempt_that_lost_its_task_is_asked_
         store.answers.set()
         assert (await handle.result())["verdict"] == "accepted"
     asked = list(dict.fromkeys((r.requester, r.holder, r.task_id) for r in store.asked))  # a write may be repeated
-    assert asked == [("temporal", f"order/{task_id}/1", task_id), ("anna", None, task_id)]
+    assert asked == [("temporal", f"order/{task_id}/1", task_id), ("signal:anna", None, task_id)]
 
 
 @pytest.mark.demand("F1")
@@ -114,15 +114,15 @@ async def test_request_that_is_handed_on_behind_one_of_an_attempt_is_not_lost(cl
     holder = f"order/{task_id}/1"
     both = [
         UndoRequest(task_id=task_id, requester="temporal", reason="cancelled", holder=holder),
-        UndoRequest(task_id=task_id, requester="anna", reason="customer called"),
+        UndoRequest(task_id=task_id, requester="signal:anna", reason="customer called"),
     ]
     async with worker(client, store):
-        await client.execute_workflow(CutOff.run, both, id=f"c-{task_id}", task_queue=QUEUE)
+        await client.execute_workflow(CutOff.run, both, id=holder, task_queue=QUEUE)
         store.answers.set()
-        handle = client.get_workflow_handle(undo_request_id("CutOff", task_id))
+        handle = client.get_workflow_handle(undo_request_id("order", task_id))
         assert (await handle.result())["verdict"] == "accepted"
     asked = list(dict.fromkeys((r.requester, r.holder) for r in store.asked))
-    assert asked == [("temporal", holder), ("anna", None)]
+    assert asked == [("temporal", holder), ("signal:anna", None)]
 
 
 @pytest.mark.demand("G6", "F1")
@@ -155,7 +155,7 @@ async def test_run_that_is_cancelled_while_it_ends_still_asks_for_undo_and_passe
             await handle.result()
     assert isinstance(failed.value.cause, ApplicationError)
     assert failed.value.cause.type == End.GAVE_UP
-    assert {(r.requester, r.holder) for r in store.asked} == {("temporal", holder), ("anna", None)}
+    assert {(r.requester, r.holder) for r in store.asked} == {("signal:anna", None)}
 
 
 async def _task_done_after(handle: Any, kind: str) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.converter import PayloadConverter
 
-from workflows.asking import read_request
-from workflows.compensation_request import CompensationRequest
-from workflows.scheduler import Scheduler
+from workflows.asking import Requests, read_request
 
 
 @pytest.fixture(autouse=True)
@@ -21,26 +20,25 @@ def as_in_a_workflow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workflow.logger, "log_during_replay", True)
 
 
-def carrying(reason: str) -> Sequence[RawValue]:
-    """What a signal with this reason carries."""
-    return [RawValue(PayloadConverter.default.to_payload(reason))]
+def carrying(value: Any) -> Sequence[RawValue]:
+    """What a signal with this input carries."""
+    return [RawValue(PayloadConverter.default.to_payload(value))]
 
 
 @pytest.mark.demand("F1")
 def test_request_for_undo_keeps_the_first_of_any_number() -> None:
-    asking = CompensationRequest()
+    asking = Requests()
     for n in range(100):
-        asking.on_signal("compensate", carrying(f"request {n}"))
-    assert asking._asked is not None
-    assert asking._asked.reason == "request 0"
+        asking.take("compensate", carrying(f"request {n}"))
+    assert asking.first is not None
+    assert asking.first.reason == "request 0"
 
 
-@pytest.mark.demand("F1")
-def test_run_keeps_the_first_ten_requests_for_undo_that_wait_at_once() -> None:
-    run = Scheduler()
-    for n in range(100):
-        run.on_signal("compensate", carrying(f"request {n}"))
-    assert [r.reason for r in run._asked] == [f"request {n}" for n in range(10)]
+@pytest.mark.demand("F1", "G4")
+@pytest.mark.parametrize("name", ["supervisor", "cli:ada", "signal:ada", ""])
+def test_requester_that_a_signal_names_is_recorded_as_one_of_a_signal(name: str) -> None:
+    asked = read_request(carrying({"requester": name, "reason": "late"}))
+    assert asked.requester == f"signal:{name or 'unnamed'}"
 
 
 @pytest.mark.demand("F1")

@@ -251,10 +251,10 @@ def recovering_twice(real: Any) -> Any:
 
 
 def knowing_the_attempt_only(_: Any) -> Any:
-    def is_held_by(self: Any, locked_by: str, run_id: str) -> bool:
-        return bool(self.locked_by == locked_by)
+    def holds(self: Any, task: Any) -> bool:
+        return bool(self.locked_by == task.locked_by)
 
-    return is_held_by
+    return holds
 
 
 def dropping_it(_: Any) -> Any:

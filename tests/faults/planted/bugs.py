@@ -9,8 +9,7 @@ from activities.agent import Agents, Call
 from activities.bookkeeping import Bookkeeping
 from store.intake import Intake
 from store.orders import Orders
-from store.snapshot import Snapshot
-from store.state_store import StateStore
+from store.state_store import Hold, StateStore
 from store.submission import SubmissionDesk
 from store.supervision import Supervision
 from tests.faults.planted import behaviours as b
@@ -131,8 +130,8 @@ BUGS = (
         "holder_without_run_id",
         "a run that was made by reset holds the task as well",
         (
-            Statement("advance", "AND (run_id IS NULL OR run_id = %(run_id)s)", ""),
-            Behaviour(Snapshot, "is_held_by", b.knowing_the_attempt_only),
+            Statement("advance", "(run_id = %(run_id)s OR (run_id IS NULL AND claim_nonce = %(nonce)s))", "true"),
+            Behaviour(Hold, "holds", b.knowing_the_attempt_only),
         ),
         ("order whose run is reset",),
         ("only_one_run_writes_for_an_attempt",),

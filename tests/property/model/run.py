@@ -72,31 +72,38 @@ def undo_advance(
     return _told(task, hold, done, begin, begun, _S.UNDONE)
 
 
-def fail(task: Task, hold: Hold, *, step: str, unknown: bool, then: Literal["undo", "error"]) -> Answer:
-    """A permanent fault: at once Error, or undo where the policy says so and no pivot stands in the way."""
+def fail(task: Task, hold: Hold, *, step: str, unknown: bool | None, then: Literal["undo", "error"]) -> Answer:
+    """A permanent fault: at once Error, or undo where the policy says so and no pivot stands in the way.
+
+    Without a word on `unknown` this attempt has sent nothing, and what is on record of earlier ones counts.
+    """
     found = task.steps[step]
-    if task.is_mine(hold, _T.PROCESSING) and task.has_begun_by(step, _S.RUNNING):
-        found.refuse(_S.FAILED)
-        found.unknown = unknown
+    if task.is_mine(hold, _T.PROCESSING):
+        if found.state in (_S.NOT_STARTED, _S.RUNNING, _S.FAILED):
+            before = found.state is _S.RUNNING and found.epoch != task.epoch and found.reserved > 0
+            found.refuse(_S.FAILED if found.state is _S.RUNNING else found.state)
+            found.unknown = found.unknown or before if unknown is None else unknown
         task.failures += 1
         task.let_go(due=task.may_be_undone_now)
         undo = then == "undo" and not task.past_pivot
         task.move(_K.FAILED, hold.locked_by, _T.COMPENSATING if undo else _T.ERROR)
-    said = found.state is _S.FAILED and task.epoch == hold.epoch
-    return Answer(End.PERMANENT_FAULT) if said else task.lost(hold)
+    return task.unless_said(hold, _K.FAILED, End.PERMANENT_FAULT)
 
 
 def undo_fail(task: Task, hold: Hold, *, step: str) -> Answer:
     """An undo was refused for good: what comes behind it is not tried."""
     found, entry = task.steps[step], task.entry(step)
-    if entry and task.is_mine(hold, _T.COMPENSATING) and task.has_begun_by(step, _S.UNDOING):
-        found.refuse(_S.UNDO_FAILED)
-        entry.state = _U.FAILED
+    if task.is_mine(hold, _T.COMPENSATING):
+        if found.state is not _S.UNDONE:
+            reserved, begun = found.reserved, found.state is _S.UNDOING
+            found.refuse(_S.UNDO_FAILED if begun else found.state)
+            found.reserved = 0 if begun else reserved
+        if entry and entry.state in (_U.LOGGED, _U.UNDOING, _U.FAILED):
+            entry.state = _U.FAILED
         task.failures += 1
         task.let_go()
         task.move(_K.UNDO_FAILED, hold.locked_by, _T.COMPENSATION_FAILED)
-    said = found.state is _S.UNDO_FAILED and task.epoch == hold.epoch
-    return Answer(End.UNDO_FAILED) if said else task.lost(hold)
+    return task.unless_said(hold, _K.UNDO_FAILED, End.UNDO_FAILED)
 
 
 def give_up(task: Task, hold: Hold, *, step: str) -> Answer:
