@@ -18,7 +18,7 @@ from tests.failures.sources import imported, sources, used
 from tests.replay.test_replay import RECORDED, history_of, replayer
 from workflows.scheduler import _Attempt
 
-FORWARD, RESULT = _Attempt.forward, _Attempt._result
+FORWARD, FINISH = _Attempt.forward, _Attempt._finish
 
 
 async def with_a_timer(self: _Attempt) -> None:
@@ -27,7 +27,7 @@ async def with_a_timer(self: _Attempt) -> None:
     await FORWARD(self)
 
 
-def with_a_bug(self: _Attempt, name: str, report: Any) -> Any:
+async def with_a_bug(self: _Attempt, name: str, report: Any) -> None:
     """A release that fails when a step is done."""
     raise KeyError("a bug")
 
@@ -94,7 +94,7 @@ async def test_task_that_a_new_release_can_not_replay_ends_after_the_rollback(
 
 @pytest.mark.demand("B8", "B9", "D11")
 @pytest.mark.parametrize(
-    ("method", "mistake", "said"), [("_result", with_a_bug, "a bug"), ("forward", that_blocks, "deadlock")]
+    ("method", "mistake", "said"), [("_finish", with_a_bug, "a bug"), ("forward", that_blocks, "deadlock")]
 )
 async def test_bug_in_workflow_code_fails_no_task_which_ends_once_it_is_mended(
     bench: Bench,
