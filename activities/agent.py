@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from time import monotonic
+from traceback import format_exception_only
 from typing import Any, ClassVar, Literal, TypeVar, get_type_hints
 
 import httpx
 from pydantic import BaseModel, ValidationError
 
+from activities.clock import uptime
 from activities.draining import Draining, LetGo
 from activities.http import body_of, code_of, exchange, fault_of_answer, fault_of_transport
 from domain.faults import (
     AnswerTooLong,
     DefinitionError,
+    Fault,
     OutOfTime,
     OvertakenFault,
     PermanentFault,
@@ -31,6 +34,7 @@ from domain.faults import (
     UnknownOutcome,
 )
 from domain.ids import undo_key
+from domain.json_text import read_json
 from domain.messages import (
     AgentRequest,
     Completed,
@@ -42,6 +46,7 @@ from domain.messages import (
     StoodDown,
     TimedOut,
 )
+from domain.text import clean, clean_json
 
 MARGIN_S = 0.05
 """Kept back from the time left, for the answer to be recorded (C4)."""
@@ -72,6 +77,10 @@ class AnswersLater(Exception):
     """The service took the work and will answer by callback."""
 
 
+class _Lacking(Exception):
+    """This worker can't make the call, and has made none: says what it lacks."""
+
+
 def action(method: Method) -> Method:
     """Mark a method of an Agent as something that a step can ask for. It sends exactly one request."""
     method.is_action = True  # type: ignore[attr-defined]  # a mark that `actions` looks for
@@ -95,7 +104,8 @@ class Action:
 class Call:
     """The right to send requests for one step: its key, its token, its allowance, its deadline.
 
-    `deadline` and `since` are on this process's monotonic clock; `left` counts the reservation down.
+    `deadline` and `since` are on the clock of `uptime`; `left` counts the reservation down. `reads`: whether the step
+    declares a result; if it does not, the status of a success is the answer, whatever comes with it.
     """
 
     base_url: str
@@ -106,6 +116,7 @@ class Call:
     deadline: float
     left: int
     since: float
+    reads: bool = True
     callback_url: str | None = None
     sent: int = 0
     unknown: bool = False
@@ -113,12 +124,12 @@ class Call:
     @property
     def age_s(self) -> float:
         """Seconds since a call may first have been sent whose effect may stand."""
-        return monotonic() - self.since
+        return uptime() - self.since
 
     @property
     def time_left(self) -> float:
         """Seconds until no new side effect may start."""
-        return self.deadline - monotonic() - MARGIN_S
+        return self.deadline - uptime() - MARGIN_S
 
     async def post(self, path: str, body: BaseModel) -> tuple[int, Json]:
         """Send the request of a step. Returns status and body of a success.
@@ -127,18 +138,18 @@ class Call:
             OutOfTime: Too little time is left; nothing was sent.
             Fault: As sorted in `activities.http`.
         """
-        return await self._send(path, body.model_dump(mode="json"))
+        return await self._send(path, body.model_dump(mode="json"), reads=self.reads)
 
     async def undo(self, path: str, body: BaseModel) -> None:
         """Send the undo of a step: it names the keys of the original, all generations (F5)."""
-        await self._send(path, {**body.model_dump(mode="json"), "keys": self.keys})
+        await self._send(path, {**body.model_dump(mode="json"), "keys": self.keys}, reads=False)
 
     async def ask(self, path: str, unknown: str) -> tuple[int, Json] | None:
         """Ask what became of something; None if the service says 404 with the code `unknown`. Counts as a call.
 
         Any other 404 is of a gateway or a wrong address, and says nothing.
         """
-        response = await self._exchange("GET", path, None)
+        response = await self._exchange("GET", path, None, reads=True)
         if response.status_code == httpx.codes.NOT_FOUND and code_of(response) == unknown:
             return None
         fault = fault_of_answer(response)
@@ -146,31 +157,31 @@ class Call:
             raise fault if isinstance(fault, TransientFault) else TransientFault(str(fault))
         return response.status_code, body_of(response)
 
-    async def _send(self, path: str, body: Json) -> tuple[int, Json]:
-        response = await self._exchange("POST", path, body)
+    async def _send(self, path: str, body: Json, *, reads: bool) -> tuple[int, Json]:
+        response = await self._exchange("POST", path, body, reads=reads)
         fault = fault_of_answer(response)
         if fault is not None:
             raise fault
-        return response.status_code, body_of(response)
+        return response.status_code, body_of(response) if reads else {}
 
-    async def _exchange(self, method: str, path: str, body: Json | None) -> httpx.Response:
+    async def _exchange(self, method: str, path: str, body: Json | None, *, reads: bool) -> httpx.Response:
         if self.time_left < _LEAST_S:
             raise OutOfTime(f"{max(0.0, self.time_left):.3f} s left: too little for a call")
         if self.left < 1:
             raise TransientFault("the allowance of calls is spent")
-        self.left -= 1
-        self.sent += 1
         headers = {
             "Idempotency-Key": self.key,
             "X-Fencing-Token": str(self.epoch),
             "X-Time-Left-Ms": str(int(self.time_left * 1000)),
         }
+        request = self.client.build_request(
+            method, self.base_url + path, json=body, headers=headers, timeout=self.time_left
+        )
+        self.left -= 1
+        self.sent += 1
         try:
             async with asyncio.timeout(self.time_left):
-                request = self.client.build_request(
-                    method, self.base_url + path, json=body, headers=headers, timeout=self.time_left
-                )
-                return await exchange(self.client, request)
+                return await exchange(self.client, request, reads=reads)
         except httpx.HTTPError as error:
             raise fault_of_transport(error) from error
         except TimeoutError as error:
@@ -268,56 +279,88 @@ class Agents:
 
         Args:
             request: What to do, and with how many calls.
-            deadline: On the monotonic clock; no call starts after it.
+            deadline: On the clock of `uptime`; no call starts after it.
             tell: Takes a line before each call: how the reservation counts down.
 
         Returns:
-            What came of it; nothing is raised for a service's fault.
+            What came of it; nothing is raised, neither for a service's fault nor for an Agent's bug.
 
         Raises:
             AnswersLater: The service took the work and will answer by callback.
         """
-        spec = self.actions[request.action]
-        url = self._services.get(spec.service)
-        if url is None:
-            cause = f"this worker has no address of service {spec.service}: set {setting_of(spec.service)}"
-            return StoodDown(cause=cause, sent=0, retry_after_s=5.0)
-        agent = self._agents[spec.service]
-        call = self._call(url, request, deadline)
-        cause = "no call was made"
-        pause = _FIRST_PAUSE_S
+        try:
+            spec, url, body = self._wanted(request)
+        except _Lacking as lack:
+            return StoodDown.for_want_of(str(lack), request.epoch)
+        call = self._call(spec, url, request, deadline)
+        cause, pause, again_at = "no call was made", _FIRST_PAUSE_S, uptime()
         while True:
             if self._draining.begun.is_set():
-                return StoodDown(cause=f"the worker is shutting down ({cause})", sent=call.sent)
+                text = f"the worker is shutting down ({cause})"
+                return StoodDown(cause=text, sent=call.sent, retry_after_s=max(0.0, again_at - uptime()))
             tell(f"call {call.sent + 1}, {call.left} of {request.calls} left")
             try:
                 async with self._draining.call():
-                    return Completed(result=await self._once(agent, spec, call, request), calls=call.sent)
+                    return Completed(result=await self._once(spec, call, request, body), calls=call.sent)
             except LetGo:
-                cause = f"the worker is shutting down (during call {call.sent})"
-                return StoodDown(cause=cause, sent=call.sent, retry_after_s=min(call.time_left, _LET_GO_S))
+                text = f"the worker is shutting down (during call {call.sent})"
+                return StoodDown(cause=text, sent=call.sent, retry_after_s=max(0.0, min(call.time_left, _LET_GO_S)))
+            except _Lacking as lack:
+                return StoodDown.for_want_of(str(lack), request.epoch)
             except PermanentFault as fault:
                 unknown = call.unknown or isinstance(fault, AnswerTooLong)
-                return Refused(code=fault.code, message=str(fault), unknown_before=unknown)
+                return Refused(code=clean(fault.code), message=_words(fault), unknown_before=unknown)
             except OvertakenFault as fault:
-                return Overtaken(cause=str(fault))
+                return Overtaken(cause=_words(fault))
             except OutOfTime as fault:
-                return TimedOut(cause=f"{fault} (last: {cause})", called=call.sent > 0)
+                if not call.sent:
+                    return StoodDown(cause=_words(fault), sent=0, retry_after_s=_LONGEST_PAUSE_S)
+                return TimedOut(cause=f"{_words(fault)} (last: {cause})", called=True)
             except TransientFault as fault:
                 call.unknown = call.unknown or isinstance(fault, UnknownOutcome)
-                cause = str(fault)
-                wait = max(pause * random.uniform(0.5, 1.0), _seconds(fault.retry_after))  # noqa: S311 (jitter)
+                cause, wish_s = _words(fault), _seconds(fault.retry_after)
+                wait = max(pause * random.uniform(0.5, 1.0), wish_s)  # noqa: S311 (jitter)
             if call.time_left < _LEAST_S:
                 return TimedOut(cause=f"the deadline came during call {call.sent}: {cause}", called=True)
-            if call.left < 1:
-                return GaveUp(cause=f"{call.sent} calls made, last: {cause}", unknown=call.unknown)
-            if wait > call.time_left - _LEAST_S:
-                return GaveUp(cause=f"no time for another call after {call.sent}, last: {cause}", unknown=call.unknown)
-            pause = min(pause * 2, _LONGEST_PAUSE_S)
+            if call.left < 1 or wait > call.time_left - _LEAST_S:
+                no = "no call is left" if call.left < 1 else "no time for another call"
+                text = f"{no} after {call.sent}, last: {cause}"
+                return GaveUp(cause=text, unknown=call.unknown, sent=call.sent, retry_after_s=wish_s)
+            pause, again_at = min(pause * 2, _LONGEST_PAUSE_S), uptime() + wait
             await self._wait(wait)
 
-    async def _once(self, agent: Agent, spec: Action, call: Call, request: AgentRequest) -> Json:
-        """One round: where an earlier call may have had its effect, ask first; then send, if there is need to.
+    def _wanted(self, request: AgentRequest) -> tuple[Action, str, BaseModel]:
+        """The action that is asked for, the address of its service, and its request; raises `_Lacking`."""
+        spec = self.actions.get(request.action)
+        if spec is None:
+            raise _Lacking(f"a worker has no action {request.action}: give it this release")
+        url = self._services.get(spec.service)
+        if url is None:
+            raise _Lacking(f"a worker has no address of service {spec.service}: set {setting_of(spec.service)}")
+        try:
+            return spec, url, spec.request.model_validate(request.body)
+        except ValidationError as error:
+            text = f"a worker can't read requests of {request.action}: {_first_problem(error)}"
+            raise _Lacking(text) from error
+
+    async def _once(self, spec: Action, call: Call, request: AgentRequest, body: BaseModel) -> Json:
+        """One round. What the Agent's own code raises is a fault too: unknown, unless nothing was ever sent.
+
+        Raises:
+            Fault: As the service or the Agent has it. _Lacking: This release of the Agent fails before it calls.
+        """
+        try:
+            return await self._ask_or_send(self._agents[spec.service], spec, call, request, body)
+        except (Fault, AnswersLater):
+            raise
+        except Exception as error:
+            text = f"{spec.name} raised {_told(error)}"
+            raise UnknownOutcome(text) if call.sent else _Lacking(text) from error
+
+    async def _ask_or_send(
+        self, agent: Agent, spec: Action, call: Call, request: AgentRequest, body: BaseModel
+    ) -> Json:
+        """Where an earlier call may have had its effect, ask first; then send, if there is need to.
 
         Nothing is sent that is too old for the service to know it by its key.
         """
@@ -337,13 +380,8 @@ class Agents:
             call.unknown = not agent.can_ask()  # never seen: whatever it answers to this key now is its first word
             if call.left < 1:
                 raise TransientFault("the service has not seen the key; no call is left to send it")
-        method = getattr(agent, spec.method)
-        body = spec.request.model_validate(request.body)
-        try:
-            result = await method(call, body)
-        except ValidationError as error:
-            raise UnknownOutcome(f"a success with an unexpected body: {_first_problem(error)}") from error
-        return result.model_dump(mode="json") if isinstance(result, BaseModel) else {}
+        result = await getattr(agent, spec.method)(call, body)
+        return _kept(result) if isinstance(result, BaseModel) else {}
 
     async def _wait(self, seconds: float) -> None:
         """Pause, but not beyond the moment at which the worker begins to drain."""
@@ -357,7 +395,7 @@ class Agents:
         """The settings that are missing for calls to these services."""
         return sorted(setting_of(s) for s in services if s not in self._services)
 
-    def _call(self, url: str, request: AgentRequest, deadline: float) -> Call:
+    def _call(self, spec: Action, url: str, request: AgentRequest, deadline: float) -> Call:
         key = undo_key(request.task_id, request.step, request.generation) if request.undo else request.keys[-1]
         return Call(
             base_url=url.rstrip("/"),
@@ -367,7 +405,8 @@ class Agents:
             epoch=request.epoch,
             deadline=deadline,
             left=request.calls,
-            since=monotonic() - request.key_age_s,
+            since=uptime() - request.key_age_s,
+            reads=spec.result is not None,
             unknown=request.unknown,
             callback_url=self._callback_url(key) if self._callback_url else None,
         )
@@ -383,11 +422,21 @@ def _answer_of(found: Found, spec: Action) -> Json:
     if spec.result is None:
         return {}
     try:
-        return spec.result.model_validate(found.body).model_dump(mode="json")
+        return _kept(spec.result.model_validate(found.body))
     except ValidationError as error:
         if found.status == httpx.codes.ACCEPTED:
             raise AnswersLater from error
         raise UnknownOutcome(f"done, with an unexpected body: {_first_problem(error)}") from error
+
+
+def _kept(result: BaseModel) -> Json:
+    """A result as it is kept; what JSON or PostgreSQL can't say is no result."""
+    try:
+        read_json(json.dumps(result.model_dump(), default=str, skipkeys=True), cleans=True)
+    except ValueError as error:
+        raise UnknownOutcome(f"a success with a result that can't be kept: {error}") from error
+    kept: Json = clean_json(result.model_dump(mode="json"))
+    return kept
 
 
 def _too_old(agent: Agent, request: AgentRequest) -> str:
@@ -399,6 +448,18 @@ def _too_old(agent: Agent, request: AgentRequest) -> str:
 def _first_problem(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     return f"{'.'.join(str(p) for p in first['loc'])}: {first['msg']}"
+
+
+def _words(error: Exception) -> str:
+    """What an error says, as it can be kept."""
+    return clean(str(error))[:1000]
+
+
+def _told(error: Exception) -> str:
+    """An error that nobody foresaw, by its class and what it says, without the input that it was about."""
+    if isinstance(error, ValidationError):
+        return f"ValidationError: {_first_problem(error)}"
+    return clean("".join(format_exception_only(error)).strip())[:1000]
 
 
 def _seconds(duration: timedelta | None) -> float:

@@ -11,12 +11,12 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
-from time import monotonic
 from typing import Literal, assert_never
 
 from temporalio import activity
 
-from activities.agent import KEY_FORGOTTEN, Agents
+from activities.agent import KEY_FORGOTTEN, Agents, AnswersLater
+from activities.clock import uptime
 from activities.reservations import Reservation, Reservations
 from domain.faults import DEFINITION_ERROR, Unreachable
 from domain.ids import attempt_id
@@ -88,12 +88,13 @@ class Bookkeeping:
         """Do it, or wait for its twin: a workflow task that fails in mid-stretch runs all its activities again, while
         the first ones are alive (E1). What was begun goes on although its activity is cancelled.
         """
-        hold = _hold(work)
+        hold, began = _hold(work), uptime()
         key = (hold.run_id, name, work.step, work.undo)
         if key not in self._living:
             self._living[key] = asyncio.ensure_future(do(hold, work))
             self._living[key].add_done_callback(lambda _: self._living.pop(key))
-        report = await asyncio.shield(self._living[key])
+        done = await asyncio.shield(self._living[key])
+        report = self._with_grant(hold, work.begin if name == "begin" else work.then, began, work.undo, done)
         return report if report.result is None or len(json.dumps(report.result)) <= _SMALL else _without_result(report)
 
     async def _perform(self, hold: Hold, work: Work) -> Report:
@@ -102,24 +103,30 @@ class Bookkeeping:
             report = await self._begin(hold, work, work.begin)
             reservation = self._reservations.take(hold.run_id, work.step, work.undo)
             if reservation is None:
-                return self._with_next(hold, work, report)
+                return report
         if work.request is None:
             raise ValueError(f"step {work.step} is to be performed without a request")
         request = work.request.granted(reservation.grant, hold.run_id)
-        outcome = await self._agents.perform(request, reservation.deadline)
+        try:
+            outcome = await self._agents.perform(request, reservation.deadline)
+        except AnswersLater:
+            outcome = GaveUp(cause=f"the service answers later, for which step {work.step} does not wait")
         return await self._write(hold, work, outcome)
 
     async def _record(self, hold: Hold, work: Work) -> Report:
         if work.outcome is not None:
             return _without_result(await self._write(hold, work, work.outcome))  # the run has it from the Agent
-        held = self._reservations.peek(hold.run_id, work.step, work.undo)
-        if held is not None:
-            return Report(grant=held.as_grant())
+        if self._reservations.peek(hold.run_id, work.step, work.undo) is not None:
+            return Report()
         report = await self._begin(hold, work, work.begin)
-        if report.grant is None or work.undo or work.request is None:
+        if report.grant is None or work.undo:
             return report
-        answer = await self._inbox.find(work.request.keys[-1])
-        return report.model_copy(update={"answer": answer})
+        return report.model_copy(update={"answer": (await self.find_answer(work)).answer})
+
+    @activity.defn
+    async def find_answer(self, work: Work) -> Report:
+        """Look for an answer that came later, while the activity that it should complete still waits."""
+        return Report(answer=await self._inbox.find(work.request.keys[-1]) if work.request else None)
 
     @activity.defn
     async def finish_undo(self, work: Work) -> Report:
@@ -140,12 +147,13 @@ class Bookkeeping:
         return await self._store.request_undo(request)
 
     async def _begin(self, hold: Hold, work: Work, begin: Begin) -> Report:
-        sent_at = monotonic()
+        sent_at = uptime()
         if work.undo:
             report = await self._store.undo_advance(hold, begin=begin)
         else:
             report = await self._store.advance(hold, begin=begin)
-        return self._keep(hold, begin, work.undo, report, sent_at)
+        self._keep(hold, begin, work.undo, report, sent_at)
+        return report
 
     async def _write(self, hold: Hold, work: Work, outcome: Outcome) -> Report:
         """Write what came of a call; then, best effort, keep it if it came too late, and tell the service's breaker."""
@@ -173,26 +181,37 @@ class Bookkeeping:
             case Refused():
                 return await self._refuse(hold, work, outcome)
             case GaveUp():
-                return await self._store.give_up(hold, work.step, outcome.cause, unknown=outcome.unknown)
+                return await self._store.give_up(
+                    hold,
+                    work.step,
+                    outcome.cause,
+                    unknown=outcome.unknown,
+                    sent=outcome.sent,
+                    pause_s=outcome.retry_after_s,
+                )
             case TimedOut():
                 return Report(end=End.DEADLINE_PASSED, cause=outcome.cause)
             case Overtaken():
                 return Report(end=End.SUPERSEDED, cause=outcome.cause)
             case StoodDown():
                 delay = timedelta(seconds=outcome.retry_after_s)
-                return await self._store.release(hold, outcome.cause, step=work.step, sent=outcome.sent, delay=delay)
+                return await self._store.release(
+                    hold, outcome.cause, step=work.step, sent=outcome.sent, delay=delay, lacking=outcome.lacking
+                )
         assert_never(outcome)
 
     async def _complete(self, hold: Hold, work: Work, outcome: Completed) -> Report:
         self._reservations.take(hold.run_id, work.step, work.undo)
-        sent_at = monotonic()
+        sent_at = uptime()
         if work.undo:
             report = await self._store.undo_advance(hold, done=work.step, calls=outcome.calls, begin=work.then)
         else:
             report = await self._store.advance(
                 hold, done=work.step, result=outcome.result, calls=outcome.calls, begin=work.then
             )
-        return self._keep(hold, work.then, work.undo, report, sent_at) if work.then else report
+        if work.then is not None:
+            self._keep(hold, work.then, work.undo, report, sent_at)
+        return report
 
     async def _refuse(self, hold: Hold, work: Work, outcome: Refused) -> Report:
         error = {"step": work.step, "code": outcome.code, "message": outcome.message}
@@ -201,20 +220,19 @@ class Bookkeeping:
         then: Literal["undo", "error"] = "error" if outcome.code == KEY_FORGOTTEN else work.on_refused
         return await self._store.fail(hold, work.step, error, unknown=outcome.unknown_before, then=then)
 
-    def _keep(self, hold: Hold, begun: Begin, undo: bool, report: Report, sent_at: float) -> Report:
-        """Keep what was granted, and say what is left of it: the time that the store took to answer is gone."""
-        if report.grant is None:
-            return report
-        reservation = Reservation(report.grant, sent_at + report.grant.within_s)
-        self._reservations.put(hold.run_id, begun.step, undo, reservation)
-        return report.model_copy(update={"grant": reservation.as_grant() if begun.queued else None})
+    def _keep(self, hold: Hold, begun: Begin, undo: bool, report: Report, sent_at: float) -> None:
+        """Keep what was granted: the time that the store took to answer is gone."""
+        if report.grant is not None:
+            reservation = Reservation(report.grant, sent_at + report.grant.within_s)
+            self._reservations.put(hold.run_id, begun.step, undo, reservation)
 
-    def _with_next(self, hold: Hold, work: Work, report: Report) -> Report:
-        """A step that was run before: its recorded result, and what was reserved for the next one then."""
-        if report.end is not None or work.then is None or not work.then.queued:
-            return report
-        held = self._reservations.peek(hold.run_id, work.then.step, work.undo)
-        return report.model_copy(update={"grant": held.as_grant()}) if held else report
+    def _with_grant(self, hold: Hold, begun: Begin | None, began: float, undo: bool, report: Report) -> Report:
+        """What is held for a queued step that was begun, by this activity or its twin, and what is left of it now."""
+        if begun is None or not begun.queued or report.end is not None:
+            return report.model_copy(update={"grant": None})
+        held = self._reservations.peek(hold.run_id, begun.step, undo)
+        gone = report.grant and report.grant.model_copy(update={"within_s": 0.0})  # so late that it was forgotten
+        return report.model_copy(update={"grant": held.as_grant(began) if held else gone})
 
 
 @asynccontextmanager

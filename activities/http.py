@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import httpx
 
 from domain.faults import AnswerTooLong, Fault, OvertakenFault, PermanentFault, TransientFault, UnknownOutcome
-from domain.messages import Json
-from domain.text import clean, clean_json
+from domain.json_text import read_json
+from domain.messages import MOST_PAUSE_S, Json
+from domain.text import clean
 
 _STATUS: dict[int, type[Fault]] = {
     401: TransientFault,  # our credentials, not the task: a deployment can mend it
@@ -27,6 +29,8 @@ _STATUS: dict[int, type[Fault]] = {
     504: UnknownOutcome,
 }
 """What a status means. Any other 4xx is permanent; any other 5xx has an unknown outcome (C5)."""
+
+_MOST_PAUSE = timedelta(seconds=MOST_PAUSE_S)
 
 MOST_BYTES = 256 * 1024
 """Longest answer that is read: results are kept in the store and pass through Temporal's histories."""
@@ -47,8 +51,10 @@ def new_client() -> httpx.AsyncClient:
     )
 
 
-async def exchange(client: httpx.AsyncClient, request: httpx.Request) -> httpx.Response:
+async def exchange(client: httpx.AsyncClient, request: httpx.Request, *, reads: bool = True) -> httpx.Response:
     """Send a request and read its answer, up to a bound.
+
+    `reads`: False where the status of a success says all: then its body is not looked at, whatever it is.
 
     Raises:
         AnswerTooLong: The answer to a success is longer; what was asked for is done.
@@ -56,18 +62,22 @@ async def exchange(client: httpx.AsyncClient, request: httpx.Request) -> httpx.R
     """
     response = await client.send(request, stream=True)
     try:
-        content = b""
-        async for chunk in response.aiter_bytes():
-            content += chunk
-            if len(content) > MOST_BYTES:
-                if response.is_success:
-                    raise AnswerTooLong(f"{response.status_code} with an answer of more than {MOST_BYTES} bytes")
-                content = b""
-                break
+        content = await _content(response) if reads or not response.is_success else b""
     finally:
         await response.aclose()
     headers = [(k, v) for k, v in response.headers.multi_items() if k.lower() not in _OF_THE_WIRE]
     return httpx.Response(response.status_code, headers=headers, content=content)
+
+
+async def _content(response: httpx.Response) -> bytes:
+    content = b""
+    async for chunk in response.aiter_bytes():
+        content += chunk
+        if len(content) > MOST_BYTES:
+            if response.is_success and response.status_code != httpx.codes.ACCEPTED:
+                raise AnswerTooLong(f"{response.status_code} with an answer of more than {MOST_BYTES} bytes")
+            return b""
+    return content
 
 
 _OF_THE_WIRE = frozenset({"content-encoding", "content-length", "transfer-encoding"})
@@ -95,19 +105,29 @@ def fault_of_answer(response: httpx.Response) -> Fault | None:
 
 
 def body_of(response: httpx.Response) -> Json:
-    """The JSON object of a success.
+    """The JSON object of a success; empty for a 202 without one, as the answer is to come.
 
     Raises:
-        UnknownOutcome: It is no JSON object, so what happened can't be told.
+        UnknownOutcome: It is none that can be kept, so what happened can't be told.
     """
     try:
-        body = response.json()
+        return read_object(response.content)
     except ValueError as error:
-        raise UnknownOutcome(f"{response.status_code} with a body that is not JSON") from error
+        if response.status_code == httpx.codes.ACCEPTED:
+            return {}
+        raise UnknownOutcome(f"{response.status_code} with an answer that can't be read: {error}") from error
+
+
+def read_object(text: bytes) -> Json:
+    """The JSON object that a service sent, without what PostgreSQL can't store.
+
+    Raises:
+        ValueError: It is none, or one that `read_json` refuses.
+    """
+    body = read_json(text.decode(json.detect_encoding(text), "surrogatepass"), cleans=True)
     if not isinstance(body, dict):
-        raise UnknownOutcome(f"{response.status_code} with a body that is no JSON object")
-    cleaned: Json = clean_json(body)
-    return cleaned
+        raise ValueError("it is no JSON object")
+    return body
 
 
 def code_of(response: httpx.Response) -> str:
@@ -118,19 +138,24 @@ def code_of(response: httpx.Response) -> str:
 def _said(response: httpx.Response) -> tuple[str, str]:
     """The service's own code and message, shortened; or what can be said without them."""
     try:
-        error: Any = response.json()["error"]
+        error: Any = read_object(response.content)["error"]
         return clean(str(error["code"]))[:100], clean(str(error["message"]))[:500]
     except (ValueError, KeyError, TypeError):
         return f"http_{response.status_code}", response.reason_phrase
 
 
 def _retry_after(response: httpx.Response) -> timedelta | None:
-    value = response.headers.get("Retry-After", "")
+    """The pause that the service wishes for: in seconds, or until a date, which is counted on its own clock."""
+    value = response.headers.get("Retry-After", "").strip()
+    if value.isdecimal():
+        digits = value.lstrip("0")
+        return _MOST_PAUSE if len(digits) > _MOST_DIGITS else min(_MOST_PAUSE, timedelta(seconds=int(digits or "0")))
     try:
-        if value.isdecimal():
-            return timedelta(seconds=int(value))
         said_at = response.headers.get("Date")
         now = parsedate_to_datetime(said_at) if said_at else datetime.now(UTC)
-        return max(timedelta(0), parsedate_to_datetime(value) - now)
+        return max(timedelta(0), min(_MOST_PAUSE, parsedate_to_datetime(value) - now))
     except (ValueError, TypeError, OverflowError):
         return None
+
+
+_MOST_DIGITS = 9

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from time import monotonic
+
+from activities.clock import uptime
 
 _BEAT_S = 0.2
 _LATE_S = 1.0
@@ -20,9 +21,9 @@ _AFTER_S = 2.0
 
 
 class Pulse:
-    """The beat of a process's event loop. `clock`: in seconds, monotonic."""
+    """The beat of a process's event loop. `clock`: in seconds, and never set."""
 
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = uptime) -> None:
         self._clock = clock
         self._beat, self._stopped_s, self._until = clock(), 0.0, float("-inf")
 

@@ -7,8 +7,8 @@ which was read before the statement was sent. Whoever finds none must reserve an
 from __future__ import annotations
 
 from dataclasses import dataclass
-from time import monotonic
 
+from activities.clock import uptime
 from domain.messages import Grant
 
 Key = tuple[str, str, bool]
@@ -16,14 +16,15 @@ Key = tuple[str, str, bool]
 
 @dataclass(frozen=True)
 class Reservation:
-    """What was granted, until `deadline` (monotonic)."""
+    """What was granted, until `deadline` (on the clock of `uptime`)."""
 
     grant: Grant
     deadline: float
 
-    def as_grant(self) -> Grant:
-        """What is left of it now."""
-        return self.grant.model_copy(update={"within_s": max(0.0, self.deadline - monotonic())})
+    def as_grant(self, began: float) -> Grant:
+        """What is left of it now, told of by an activity that began then."""
+        now = uptime()
+        return self.grant.model_copy(update={"within_s": max(0.0, self.deadline - now), "after_s": now - began})
 
 
 class Reservations:
@@ -34,7 +35,7 @@ class Reservations:
 
     def put(self, run_id: str, step: str, undo: bool, reservation: Reservation) -> None:
         """Keep a reservation; those whose deadline has passed are forgotten."""
-        now = monotonic()
+        now = uptime()
         self._held = {k: r for k, r in self._held.items() if r.deadline > now}
         self._held[(run_id, step, undo)] = reservation
 

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from domain.text import clean_json
+
 MOST_DEPTH = 64
 """Levels of objects and lists, one in another."""
 
@@ -23,8 +25,10 @@ class BadJson(ValueError):
         self.problems = problems
 
 
-def read_json(text: str | bytes) -> Any:
+def read_json(text: str | bytes, *, cleans: bool = False) -> Any:
     """The value that a JSON text says, and says in one way only.
+
+    `cleans`: NUL and half surrogate pairs are taken out, as who sent the text can't be asked for a better one.
 
     Raises:
         BadJson: It is no JSON in UTF-8, or holds what can't be kept: a number without bound, one that is no number, a
@@ -32,6 +36,7 @@ def read_json(text: str | bytes) -> Any:
     """
     try:
         value = _DECODER.decode(text.decode() if isinstance(text, bytes) else text)
+        value = clean_json(value) if cleans else value
     except UnicodeDecodeError as error:
         raise BadJson([f"not UTF-8: byte 0x{error.object[error.start]:02x} at column {error.start + 1}"]) from error
     except json.JSONDecodeError as error:

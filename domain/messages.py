@@ -5,6 +5,7 @@ Durations are seconds as floats on the wire (`*_s`), money is integer minor unit
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -13,6 +14,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from domain.states import StepState, TaskState
 
 Json = dict[str, Any]
+
+MOST_PAUSE_S = 86_400.0
+"""Longest pause that a service's wish makes; one that asks for more is asked again then."""
+
+Pause = Annotated[float, Field(ge=0, le=MOST_PAUSE_S, allow_inf_nan=False)]
 
 
 class Message(BaseModel):
@@ -35,6 +41,7 @@ class AgentRequest(Message):
         run_id: Temporal run that made the reservation; a queued Agent refuses to act for another run.
         unknown: An earlier call with this key may have had its effect: ask by key before sending again (C15).
         key_age_s: Seconds since a call may first have been sent whose effect may stand; of an undo: of its original.
+        granted_at: From when the time of a queued Agent counts, by Temporal's clock.
     """
 
     task_id: str
@@ -49,6 +56,7 @@ class AgentRequest(Message):
     generation: int = 0
     unknown: bool = False
     key_age_s: float = 0.0
+    granted_at: datetime | None = None
 
     @property
     def service(self) -> str:
@@ -64,6 +72,7 @@ class AgentRequest(Message):
                 "unknown": grant.unknown,
                 "key_age_s": grant.key_age_s,
                 "body": self.body if grant.body is None else grant.body,
+                "granted_at": grant.granted_at,
             }
         )
 
@@ -90,11 +99,19 @@ class Refused(Message):
 
 
 class GaveUp(Message):
-    """The allowance was spent before the deadline. `unknown`: a call may have been done."""
+    """The allowance, or the time for another call, was spent before the deadline.
+
+    Attributes:
+        unknown: A call may have been done.
+        sent: Calls of the reservation that were sent; None: not known, so nothing of it returns.
+        retry_after_s: How long the service wishes not to be called.
+    """
 
     kind: Literal["gave_up"] = "gave_up"
     cause: str
     unknown: bool = True
+    sent: int | None = None
+    retry_after_s: Pause = 0.0
 
 
 class TimedOut(Message):
@@ -119,13 +136,21 @@ class Overtaken(Message):
 class StoodDown(Message):
     """The Agent can't go on for reasons that are not the task's (a draining worker).
 
-    `sent`: calls of the reservation that may have reached the service; None: not known, so nothing of it returns.
+    Attributes:
+        sent: Calls of the reservation that may have reached the service; None: not known, so nothing of it returns.
+        lacking: The cause is something that a deployment lacks, so an alert says it.
     """
 
     kind: Literal["stood_down"] = "stood_down"
     cause: str
     sent: int | None = None
-    retry_after_s: float = 0.0
+    retry_after_s: Pause = 0.0
+    lacking: bool = False
+
+    @classmethod
+    def for_want_of(cls, what: str, epoch: int) -> StoodDown:
+        """Nothing was sent, for want of something that nobody here has; the later the attempt, the longer the pause."""
+        return cls(cause=what, sent=0, retry_after_s=min(60.0, 2.0 * epoch), lacking=True)
 
 
 Outcome = Annotated[Completed | Refused | GaveUp | TimedOut | Overtaken | StoodDown, Field(discriminator="kind")]
@@ -209,6 +234,8 @@ class Begin(Message):
 class Grant(Message):
     """A reservation: so many calls, so much time; `unknown` and `key_age_s` as in `AgentRequest`.
 
+    `within_s` is what was left `after_s` after the activity that tells of it had begun: that is at `granted_at`, or
+    later, by Temporal's clock, which only the workflow knows.
     `body`: of an undo, its request from the compensation log.
     """
 
@@ -217,6 +244,12 @@ class Grant(Message):
     unknown: bool = False
     key_age_s: float = 0.0
     body: Json | None = None
+    after_s: float = 0.0
+    granted_at: datetime | None = None
+
+    def begun_at(self, began: datetime) -> Grant:
+        """The same, told of by an activity that began at this time or later."""
+        return self.model_copy(update={"granted_at": began + timedelta(seconds=self.after_s)})
 
 
 class Work(Message):

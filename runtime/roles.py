@@ -23,7 +23,7 @@ from activities.bookkeeping import Bookkeeping
 from activities.draining import Draining
 from activities.http import new_client
 from activities.pulse import Pulse
-from activities.queued import agent_activities
+from activities.queued import agent_activity
 from activities.reservations import Reservations
 from domain.definition import worst_case
 from domain.faults import Unreachable, UsageError
@@ -188,6 +188,7 @@ async def _scheduler(
             bookkeeping.perform,
             bookkeeping.record,
             bookkeeping.results,
+            bookkeeping.find_answer,
             bookkeeping.finish_undo,
             bookkeeping.release,
             bookkeeping.request_undo,
@@ -252,7 +253,7 @@ def _agent_workers(
         f"Agents on task queue {queue}": Worker(
             client,
             task_queue=queue,
-            activities=agent_activities(agents, here, pulse),
+            activities=[agent_activity(agents, here, pulse)],
             identity=process_name("agents"),
             graceful_shutdown_timeout=settings.shutdown_grace,
         )

@@ -150,12 +150,19 @@ class StateStore:
         params = {**hold.params, "step": step, "error": json.dumps(error), "unknown": unknown, "then": then}
         return await self._once("fail", params, hold, EventKind.FAILED, End.PERMANENT_FAULT, error)
 
-    async def give_up(self, hold: Hold, step: str, cause: str, *, unknown: bool = True) -> Report:
+    async def give_up(
+        self, hold: Hold, step: str, cause: str, *, unknown: bool = True, sent: int | None = None, pause_s: float = 0.0
+    ) -> Report:
         """The allowance is spent: bring the task's deadline forward to now, so that the Supervisor need not wait.
 
-        `unknown`: a call may have been done; the next attempt is told so.
+        Args:
+            hold: Who gives up. step: Whose calls. cause: Why.
+            unknown: A call may have been done; the next attempt is told so.
+            sent: Calls of the reservation that were sent, the rest returns; None: not known, and nothing does.
+            pause_s: The next attempt begins no sooner than this.
         """
-        params = {**hold.params, "step": step, "cause": cause, "unknown": unknown}
+        said = {"step": step, "cause": cause, "unknown": unknown, "sent": sent, "pause_s": pause_s}
+        params = {**hold.params, **said}
         return await self._once("give_up", params, hold, EventKind.GAVE_UP, End.GAVE_UP, {"message": cause})
 
     async def count_held(self, worker: str) -> int:
@@ -166,13 +173,20 @@ class StateStore:
         return int(rows[0]["held"])
 
     async def release(
-        self, hold: Hold, cause: str, *, step: str | None = None, sent: int | None, delay: timedelta
+        self,
+        hold: Hold,
+        cause: str,
+        *,
+        step: str | None = None,
+        sent: int | None,
+        delay: timedelta,
+        lacking: bool = False,
     ) -> Report:
         """Give the row back without counting a failure; of what `step` reserved all returns but the calls `sent`.
 
-        `sent`: None if that is not known; then nothing returns.
+        `sent`: None if that is not known; then nothing returns. `lacking`: the cause is an alert too.
         """
-        return await self._release(hold, cause, step, sent, delay, unstarted=False)
+        return await self._release(hold, cause, step, sent, delay, unstarted=False, lacking=lacking)
 
     async def release_unstarted(
         self, claim: Claim, cause: str, delay: timedelta, *, record: Literal["there", "missing"] | None = None
@@ -338,6 +352,7 @@ class StateStore:
         *,
         unstarted: bool,
         record: str | None = None,
+        lacking: bool = False,
     ) -> Report:
         params = {
             **hold.params,
@@ -347,6 +362,7 @@ class StateStore:
             "delay_s": delay.total_seconds(),
             "unstarted": unstarted,
             "record": record,
+            "lacking": lacking,
         }
         return await self._once("release", params, hold, EventKind.RELEASED, End.RELEASED, {"message": cause})
 

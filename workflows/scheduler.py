@@ -17,10 +17,17 @@ from typing import Any, TypeVar, cast
 
 from temporalio import workflow
 from temporalio.common import RawValue, SearchAttributeKey
-from temporalio.exceptions import ActivityError, ApplicationError, FailureError, TimeoutError, is_cancelled_exception
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    FailureError,
+    TimeoutError,
+    TimeoutType,
+    is_cancelled_exception,
+)
 
 with workflow.unsafe.imports_passed_through():
-    from pydantic import BaseModel
+    from pydantic import BaseModel, ValidationError
 
     from activities.agents import catalogue
     from domain.definition import Definition, Step
@@ -39,6 +46,7 @@ with workflow.unsafe.imports_passed_through():
         Report,
         Results,
         RunInput,
+        StoodDown,
         TimedOut,
         UndoCall,
         UndoRequest,
@@ -51,7 +59,7 @@ with workflow.unsafe.imports_passed_through():
     from domain.text import clean_json
     from pipelines import registry
     from workflows.asking import Requests, hand_on
-    from workflows.terms import LOCAL, LocalOptions, bookkeeping_options, queued_options
+    from workflows.terms import LOCAL, LocalOptions, bookkeeping_options, looks, queued_options
 
 TASK_STATE = SearchAttributeKey.for_keyword(STATE_NAME)
 
@@ -352,20 +360,34 @@ class _Attempt:
         return report.model_copy(update={"result": result})
 
     async def _call(self, step: Step, work: Work, grant: Grant) -> Outcome:
-        """Ask a queued Agent. The activity's schedule-to-close timeout is the durable timer of the race (C9)."""
-        if work.request is None or step.queue is None:
-            raise AssertionError("a queued call has a request and a queue")
+        """Ask a queued Agent. An answer that comes later may be in the inbox before Temporal hears of it (C11)."""
+        asked = asyncio.create_task(self._ask(step, work, grant))
+        for pause_s in looks(grant.within_s) if step.answers_later and not work.undo else []:
+            await workflow.wait([asked], timeout=pause_s)
+            if asked.done():
+                break
+            with suppress(Ended):  # the store is away, or the attempt is ending
+                if (answer := (await self._bookkeeping("find_answer", work)).answer) is not None:
+                    return answer
+        return await asked
+
+    async def _ask(self, step: Step, work: Work, grant: Grant) -> Outcome:
+        """What the activity comes to. Its schedule-to-close timeout is the durable timer of the race (C9)."""
+        if work.request is None:
+            raise AssertionError("a queued call has a request")
         request = work.request.granted(grant, work.request.run_id)
+        options = queued_options(step, work, grant)
         try:
-            body = await workflow.execute_activity(
-                request.action, request, result_type=dict, **queued_options(step, work, grant)
-            )
+            return Completed.model_validate(await workflow.execute_activity(request.action, request, **options))
         except ActivityError as error:
-            return _outcome_of(error, step)
-        return Completed.model_validate(body)
+            return _outcome_of(error, step, request)
+        except ValidationError:  # a person completed it
+            return TimedOut(cause="what the activity was completed with can't be read")
 
     async def _bookkeeping(self, name: str, work: Work) -> Report:
-        return await self._local(name, work, Report, bookkeeping_options(name, work))
+        began = workflow.now()
+        report = await self._local(name, work, Report, bookkeeping_options(name, work))
+        return report.model_copy(update={"grant": report.grant and report.grant.begun_at(began)})
 
     async def _local(self, name: str, given: Work | Wanted, gives: type[T], options: LocalOptions) -> T:
         if self._ending:
@@ -431,12 +453,26 @@ def _input(args: Sequence[RawValue]) -> RunInput | None:
         return None
 
 
-def _outcome_of(error: ActivityError, step: Step) -> Outcome:
-    """What a failed activity says of the call: the Agent's own word, or that time won the race."""
+def _outcome_of(error: ActivityError, step: Step, request: AgentRequest) -> Outcome:
+    """What a failed activity says of the call: the Agent's own word, or that nobody took it, or that time won."""
     cause = error.cause
-    if isinstance(cause, ApplicationError) and cause.details:
-        return OutcomeBox.model_validate(cause.details[0]).outcome
-    if isinstance(cause, TimeoutError):  # an Agent heartbeats before each call; one that answers later has answered
+    if isinstance(cause, TimeoutError):
+        if cause.type is TimeoutType.SCHEDULE_TO_START:
+            return StoodDown.for_want_of(f"no worker serves task queue {step.queue}: start one", request.epoch)
+        # an Agent heartbeats before each call; one that answers later has answered
         called = bool(cause.last_heartbeat_details) and not step.answers_later
         return TimedOut(cause="the deadline came first", called=called)
+    if isinstance(cause, ApplicationError):
+        if cause.details:
+            return _said(cause.details[0])
+        if cause.type == "NotFoundError" and cause.message.startswith(f"Activity function {request.action} for "):
+            what = f"a worker on task queue {step.queue} can't carry out {request.action}"
+            return StoodDown.for_want_of(what, request.epoch)
     return TimedOut(cause=f"the Agent failed: {cause or error}")
+
+
+def _said(details: Any) -> Outcome:
+    try:
+        return OutcomeBox.model_validate(details).outcome
+    except ValidationError:
+        return TimedOut(cause="what the activity failed with can't be read")

@@ -20,6 +20,10 @@ _WRITE = timedelta(seconds=15)
 """A write, repeated by itself while the database does not answer."""
 
 
+_FIRST_LOOK_S, _LAST_LOOK_S = 5.0, 2.0
+"""When a waiting attempt first looks into the inbox, and how long before its deadline it does so last."""
+
+
 class LocalOptions(TypedDict):
     """Options of a local activity."""
 
@@ -33,6 +37,7 @@ class QueuedOptions(TypedDict):
 
     task_queue: str
     schedule_to_close_timeout: timedelta
+    schedule_to_start_timeout: timedelta
     retry_policy: RetryPolicy
     summary: str
     activity_id: str
@@ -58,12 +63,26 @@ def bookkeeping_options(name: str, work: Work) -> LocalOptions:
     )
 
 
+def looks(within_s: float) -> list[float]:
+    """Pauses between looks into the inbox: few, however long the step may take, and the last one in time."""
+    pauses, pause_s, left_s = [], _FIRST_LOOK_S, within_s - _LAST_LOOK_S
+    while left_s > 0:
+        pauses.append(min(pause_s, left_s))
+        pause_s, left_s = pause_s * 2, left_s - pause_s
+    return pauses
+
+
 def queued_options(step: Step, work: Work, grant: Grant) -> QueuedOptions:
-    """A call by a queued Agent: it has exactly the time that the store granted; a callback finds it by its id."""
+    """A call by a queued Agent: it has exactly the time that the store granted; a callback finds it by its id.
+
+    If no worker has taken it by then, none was given it: early enough for the row to be released before its deadline.
+    """
+    within_s = max(grant.within_s, 0.001)
     word = "undo" if work.undo else "step"
     return QueuedOptions(
         task_queue=step.queue or "",
-        schedule_to_close_timeout=timedelta(seconds=max(grant.within_s, 0.001)),
+        schedule_to_close_timeout=timedelta(seconds=within_s),
+        schedule_to_start_timeout=timedelta(seconds=max(within_s / 2, min(within_s * 0.8, within_s - 2))),
         retry_policy=ONCE,
         summary=f"{word} {step.name}, {grant.calls} calls in {grant.within_s:.1f} s",
         activity_id=f"{step.name}-undo" if work.undo else step.name,

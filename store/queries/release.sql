@@ -1,6 +1,7 @@
 -- The holder, which can't go on for reasons that are not the task's, gives the row back: no failure is counted, and of
 -- the reservation returns what was certainly not sent; if that is not known, nothing. With `unstarted`, only if no run
--- has bound itself; the event keeps whether the business record was there, if that is known.
+-- has bound itself; the event keeps whether the business record was there, if that is known. A step that was never sent
+-- has no key that could be forgotten. What a deployment lacks is an alert, each cause once an hour.
 WITH held AS MATERIALIZED (
     SELECT task_id, state, epoch, last_event
     FROM task
@@ -15,7 +16,10 @@ returned AS (
         + CASE WHEN s.state = 'Running' THEN greatest(0, s.reserved - %(sent)s::int) ELSE 0 END,
         undo_budget_left = s.undo_budget_left
         + CASE WHEN s.state = 'Undoing' THEN greatest(0, s.reserved - %(sent)s::int) ELSE 0 END,
-        reserved = least(s.reserved, %(sent)s::int), reservation = NULL
+        reserved = least(s.reserved, %(sent)s::int), reservation = NULL,
+        key_since = CASE
+            WHEN s.state = 'Undoing' OR s.outcome_unknown OR %(sent)s::int IS DISTINCT FROM 0 THEN s.key_since
+        END
     FROM held
     WHERE
         s.task_id = held.task_id AND s.name = %(step)s AND s.epoch = held.epoch AND s.state IN ('Running', 'Undoing')
@@ -30,6 +34,16 @@ moved AS (
     FROM held
     WHERE t.task_id = held.task_id
     RETURNING t.task_id, t.last_event, t.state, t.epoch
+),
+alerted AS (
+    INSERT INTO alert (kind, task_id, message)
+    SELECT 'lacking', moved.task_id, %(cause)s::text
+    FROM moved
+    WHERE
+        %(lacking)s AND NOT EXISTS (
+            SELECT 1 FROM alert AS a
+            WHERE a.kind = 'lacking' AND a.message = %(cause)s AND a.raised_at > clock_timestamp() - interval '1 hour'
+        )
 )
 INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, detail)
 SELECT

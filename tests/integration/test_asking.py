@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from activities.agent import KEY_FORGOTTEN, Agent, Agents, Call, action
 from activities.agents import all_agents
 from activities.agents.payments import Charge, Charged, Refund
+from activities.clock import uptime
 from activities.http import new_client
 from domain.ids import idempotency_keys
 from domain.messages import AgentRequest, Completed, GaveUp, Outcome, Refused
@@ -60,7 +60,7 @@ class Payments:
                 **more,
             }
         )
-        return await Agents(agents or list(all_agents()), self._services, self._http).perform(request, monotonic() + 5)
+        return await Agents(agents or list(all_agents()), self._services, self._http).perform(request, uptime() + 5)
 
     @property
     def sent(self) -> int:

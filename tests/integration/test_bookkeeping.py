@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from temporalio.common import RawValue
+from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
@@ -13,7 +15,7 @@ from activities.agents import all_agents
 from activities.bookkeeping import Bookkeeping
 from activities.http import new_client
 from activities.pulse import Pulse
-from activities.queued import agent_activities
+from activities.queued import agent_activity
 from activities.reservations import Reservations
 from domain.ids import idempotency_keys
 from domain.messages import AgentRequest, End, Outcome, OutcomeBox, Overtaken, Refused, Report, Work
@@ -27,6 +29,7 @@ RESET = "the run that was made by reset"
 def activity_of(hold: Hold) -> ActivityEnvironment:
     """An activity of this run."""
     environment = ActivityEnvironment()
+    environment.payload_converter = pydantic_data_converter.payload_converter
     environment.info = replace(
         environment.info, workflow_id=hold.locked_by, workflow_type="order", workflow_run_id=hold.run_id
     )
@@ -62,9 +65,10 @@ async def recorded(store: StoreBench, hold: Hold, outcome: Outcome) -> Report:
 async def by_an_agent(hold: Hold) -> Outcome:
     """What a queued Agent makes of a request of another run: it sends nothing."""
     async with new_client() as http:
-        charge, *_ = agent_activities(Agents(list(all_agents()), {}, http), ["payments"], Pulse())
+        act = agent_activity(Agents(list(all_agents()), {}, http), ["payments"], Pulse())
+        payload = pydantic_data_converter.payload_converter.to_payload(request_of(hold))
         with pytest.raises(ApplicationError) as refused:
-            await activity_of(hold).run(charge, request_of(hold))
+            await activity_of(hold).run(act, [RawValue(payload)])
     return OutcomeBox.model_validate(refused.value.details[0]).outcome
 
 

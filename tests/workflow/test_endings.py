@@ -17,7 +17,18 @@ from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError,
 from temporalio.worker import Worker
 
 from domain.ids import attempt_id, undo_request_id
-from domain.messages import End, OutcomeBox, Report, RunInput, StepView, TimedOut, UndoRequest, UndoVerdict, Work
+from domain.messages import (
+    AgentRequest,
+    End,
+    OutcomeBox,
+    Report,
+    RunInput,
+    StepView,
+    TimedOut,
+    UndoRequest,
+    UndoVerdict,
+    Work,
+)
 from pipelines import registry
 from tests.conftest import MACHINE, eventually
 from workflows.asking import hand_on
@@ -188,7 +199,8 @@ def test_time_that_runs_out_at_a_queued_agent_says_whether_it_had_called(
         "", scheduled_event_id=1, started_event_id=2, identity="", activity_type="", activity_id="", retry_state=None
     )
     error.__cause__ = TimeoutError("", type=TimeoutType.SCHEDULE_TO_CLOSE, last_heartbeat_details=details)
-    outcome = _outcome_of(error, definition.step(step))
+    request = AgentRequest(task_id="t", step=step, action="", body={}, keys=[], epoch=1, calls=1, run_id="run")
+    outcome = _outcome_of(error, definition.step(step), request)
     assert isinstance(outcome, TimedOut)
     assert OutcomeBox(outcome=outcome)
     assert outcome.called is called

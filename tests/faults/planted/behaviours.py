@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import timedelta
-from time import monotonic
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 
 from activities.agent import Call
+from activities.clock import uptime
 from domain.definition import Definition
 from domain.messages import AgentRequest, Begin, Completed, GaveUp, Grant, Json, Outcome, Report, UndoRequest, Work
 from pipelines import registry
@@ -59,7 +59,7 @@ def calling_before_it_is_begun(real: Any) -> Any:
     async def _begin(self: Any, hold: Hold, work: Work, begin: Begin) -> Report:
         if work.request is not None and not work.undo:
             grant = Grant(calls=1, within_s=begin.within_s)
-            await self._agents.perform(work.request.granted(grant, hold.run_id), monotonic() + begin.within_s)
+            await self._agents.perform(work.request.granted(grant, hold.run_id), uptime() + begin.within_s)
         return await real(self, hold, work, begin)  # type: ignore[no-any-return]
 
     return _begin
