@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -121,7 +122,7 @@ def _where(stack: EmbeddedStack, state_dir: Path, verdict: DemoVerdict) -> Panel
         ("Temporal UI", f"{stack.addresses.ui_url}/namespaces/{NAMESPACE}/workflows"),
         ("Survived the kill", _link(stack, verdict, held)),
         ("Was corrected", _link(stack, verdict, verdict.corrected)),
-        ("Commands", f"export SAS_STATE_DIR={state_dir}; python starter.py list"),
+        ("Commands", f"export SAS_STATE_DIR={quote(str(state_dir))}; python starter.py list"),
         ("Logs", str(state_dir / "logs")),
     ):
         lines.add_row(Text(label, style="bold"), Text(text, overflow="fold"))

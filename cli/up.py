@@ -8,6 +8,7 @@ import signal
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any, TypeVar, assert_never
 
 import typer
@@ -209,7 +210,7 @@ def _welcome(stack: EmbeddedStack, state_dir: Path) -> Panel:
         ("Logs", str(state_dir / "logs")),
     ]
     if state_dir != DEFAULT_STATE_DIR:
-        rows.insert(1, ("First", f"export SAS_STATE_DIR={state_dir}"))
+        rows.insert(1, ("First", f"export SAS_STATE_DIR={quote(str(state_dir))}"))
     lines = Table.grid(padding=(0, 2))
     for label, text in rows:
         lines.add_row(Text(label, style="bold"), Text(text))

@@ -81,8 +81,8 @@ class Callbacks:
         self._store, self._inbox, self._client = store, inbox, client
         self._registry, self._actions, self._addresses = registry, actions, addresses
 
-    def app(self) -> FastAPI:
-        """The HTTP application.
+    def app(self, deployment: str) -> FastAPI:
+        """The HTTP application. `deployment` is named by its health, so that nobody takes it for their own.
 
         204: kept (or a duplicate); 403: bad signature; 404: no such step; 408: too slow; 413: too large; 422: no
         answer; 503: the store is away, post it again. Nothing of a body is read before its signature is checked.
@@ -91,7 +91,7 @@ class Callbacks:
 
         @app.get("/health")
         async def health() -> dict[str, str]:
-            return {"status": "ok", "role": "callbacks"}
+            return {"status": "ok", "role": "callbacks", "deployment": deployment}
 
         @app.post("/callbacks/{signature}/{key}", status_code=204)
         async def answer(signature: str, key: Annotated[str, Path(max_length=300)], request: Request) -> Response:

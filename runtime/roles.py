@@ -29,6 +29,7 @@ from domain.definition import worst_case
 from domain.faults import Unreachable, UsageError
 from pipelines import registry
 from runtime.callbacks import CallbackAddresses, Callbacks
+from runtime.deployment import deployment_of
 from runtime.dispatcher import Dispatcher
 from runtime.duties import ALIVE, SupervisionWatch, publish_definitions, repeat
 from runtime.parts import Stores, address, open_state_store, open_stores, process_name, sweep_terms
@@ -290,7 +291,7 @@ async def _callbacks(
     inbox = InboxStore(store.database)
     callbacks = Callbacks(store, inbox, client, registry(), agents.actions, addresses)
     config = uvicorn.Config(
-        callbacks.app(),
+        callbacks.app(deployment_of(settings)),
         host=settings.callback_host,
         port=settings.callback_port,
         log_config=None,
@@ -314,11 +315,11 @@ async def _callbacks(
 
 
 async def _served_elsewhere(settings: Settings) -> bool:
-    """Whether another worker on this machine takes the answers already: then this one need not."""
+    """Whether another worker of this deployment takes the answers here already: then this one need not."""
     url = f"http://{settings.callback_host}:{settings.callback_port}/health"
     async with new_client() as http:
         try:
-            found = bool((await http.get(url, timeout=2)).json().get("role") == Role.CALLBACKS)
+            found = bool((await http.get(url, timeout=2)).json().get("deployment") == deployment_of(settings))
         except (httpx.HTTPError, ValueError, AttributeError):
             return False
     if found:

@@ -30,7 +30,10 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
     _die_with_parent()
-    listener = socket.create_server((arguments.host, arguments.port), backlog=1024)
+    try:
+        listener = socket.create_server((arguments.host, arguments.port), backlog=1024)
+    except OSError as error:
+        sys.exit(f"simulators can't listen on {arguments.host}:{arguments.port}: {error.strerror}")
     # Accepted connections inherit it. asyncio sets it only where the protocol is named, which is not so here;
     # without it every answer waits 40 ms for a delayed acknowledgement.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -46,11 +49,18 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="simulators", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8790, help="0 picks a free one; the ready line names it")
+    parser.add_argument("--port", type=_port, default=8790, help="0 picks a free one; the ready line names it")
     parser.add_argument("--state-dir", type=Path, required=True, help="directory of the ledgers")
     parser.add_argument("--seed", type=int, default=0, help="seed of the draws that fault rates make")
     parser.add_argument("--machine-delay-ms", type=int, default=1500, help="how long a machine takes")
     return parser.parse_args()
+
+
+def _port(text: str) -> int:
+    """Raises ValueError, which the parser reports, unless it is a port."""
+    if not 0 <= int(text) <= 65_535:
+        raise ValueError(text)
+    return int(text)
 
 
 def _die_with_parent() -> None:

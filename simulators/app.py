@@ -57,7 +57,7 @@ def build_app(settings: Settings) -> ASGIApp:
 
     @app.get("/health")
     async def health() -> dict[str, str]:
-        return {"status": "ok"}
+        return {"status": "ok", "state_dir": str(settings.state_dir)}
 
     return ExposeTransport(app)
 

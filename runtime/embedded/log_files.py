@@ -10,10 +10,12 @@ TAIL_BYTES = 64 * 1024
 
 
 def open_log(path: Path) -> BinaryIO:
-    """Opens a log for appending; one that has grown past 20 MiB is first set aside as `<name>.1`."""
+    """Opens a log for appending, for us alone; one that has grown past 20 MiB is first set aside as `<name>.1`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and path.stat().st_size > ROTATE_BYTES:
         path.replace(path.with_name(path.name + ".1"))
+    path.touch(mode=0o600)
+    path.chmod(0o600)
     return path.open("ab")
 
 

@@ -1,10 +1,33 @@
-"""Free TCP ports on the loopback interface."""
+"""TCP ports on the loopback interface: free ones, and who listens.
+
+A server binds its port itself, and only that settles whose it is: a port is chosen, the server is started, and
+another is chosen if the server says that it was taken meanwhile. Whatever answers at the port counts only if the
+server's own process listens there: it could be another stack's.
+"""
 
 from __future__ import annotations
 
 import socket
 
+import psutil  # type: ignore[import-untyped]
+
 LOOPBACK = "127.0.0.1"
+ATTEMPTS = 5
+"""So often is a server started at most, each time on another port."""
+
+
+def was_taken(words: str) -> bool:
+    """Whether a server's last words say that somebody else has its port."""
+    return "address already in use" in words.lower()
+
+
+def listens(pid: int, port: int) -> bool:
+    """Whether this very process listens on that port."""
+    try:
+        found = psutil.Process(pid).net_connections(kind="tcp")
+    except psutil.Error:
+        return False
+    return any(s.status == psutil.CONN_LISTEN and s.laddr.port == port for s in found)
 
 
 def free_port(preferred: int | None = None) -> int:
@@ -12,8 +35,6 @@ def free_port(preferred: int | None = None) -> int:
 
     Args:
         preferred: taken if it is free; otherwise the operating system chooses.
-
-    Another process may take the port before the caller binds it, so callers try again when that happens.
     """
     if preferred and _can_bind(preferred):
         return preferred

@@ -18,7 +18,7 @@ from urllib.parse import quote
 import psycopg
 
 from runtime.embedded.log_files import log_size, open_log, tail
-from runtime.embedded.ports import LOOPBACK, free_port
+from runtime.embedded.ports import ATTEMPTS, LOOPBACK, free_port, listens, was_taken
 from runtime.embedded.postgres_cluster import (
     SUPERUSER,
     Cluster,
@@ -26,6 +26,7 @@ from runtime.embedded.postgres_cluster import (
     prepare,
     read_password,
 )
+from runtime.embedded.private_files import ONLY_OURS
 from runtime.embedded.records import EmbeddedServerError, command_line, exclusive, start_time, wait_until_gone
 from runtime.embedded.shell import plain_environment
 
@@ -33,10 +34,10 @@ START_TIMEOUT = 60.0
 """Seconds until a server, which may have to recover first, must answer."""
 STOP_TIMEOUT = 10.0
 """Seconds for each of the two ways to stop."""
-PORT_ATTEMPTS = 3
 
 SETTINGS: Mapping[str, str] = {
     "listen_addresses": LOOPBACK,
+    "unix_socket_directories": "",
     "max_connections": "200",
     "shared_buffers": "128MB",
     "timezone": "UTC",
@@ -79,6 +80,8 @@ class EmbeddedPostgres:
 
     def start(self) -> None:
         """Starts the server, or adopts the one that already serves this folder, and waits for a real answer.
+
+        Once it has served, it keeps its port: clients know it.
 
         Raises:
             EmbeddedServerError: it did not come up; the message ends with the last lines of its log.
@@ -167,20 +170,21 @@ class EmbeddedPostgres:
         return locate(self._home, durable=self._durable) / "data" if (self._home / "password").exists() else None
 
     def _launch(self, cluster: Cluster) -> None:
-        for attempt in range(1, PORT_ATTEMPTS + 1):
-            self._port = free_port(self._port or self._wanted_port)
+        served = self._port
+        for attempt in range(1, ATTEMPTS + 1):
+            self._port = served or free_port(self._wanted_port)
             written = log_size(self._log)
             self._process = self._spawn(cluster, self._port)
             if self._answers(self._process.pid):
                 return
             self._abandon(self._process)
             words = tail(self._log, 20, since=written)
-            if "Address already in use" not in words or attempt == PORT_ATTEMPTS:
-                raise EmbeddedServerError(f"PostgreSQL did not start on port {self._port}; its log ends:\n{words}")
-            self._port = None
+            if not was_taken(words) or attempt == ATTEMPTS:
+                port, self._port = self._port, served
+                raise EmbeddedServerError(f"PostgreSQL did not start on port {port}; its log ends:\n{words}")
 
     def _spawn(self, cluster: Cluster, port: int) -> subprocess.Popen[bytes]:
-        settings = {**self._settings, "port": str(port), "unix_socket_directories": cluster.socket_folder}
+        settings = {**self._settings, "port": str(port)}
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         with open_log(self._log) as log:
             return subprocess.Popen(
@@ -193,22 +197,26 @@ class EmbeddedPostgres:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                umask=ONLY_OURS,
                 process_group=0,  # Ctrl-C reaches us only; we stop it in order
             )
 
     def _answers(self, pid: int) -> bool:
-        """Waits for `SELECT 1`; False as soon as the process is gone, or at the time limit."""
+        """Waits until it listens and answers `SELECT 1`; False as soon as the process is gone, or at the time limit."""
         deadline = time.monotonic() + START_TIMEOUT
         while time.monotonic() < deadline and not wait_until_gone(pid, 0, self._process):
-            try:
-                with psycopg.connect(self.dsn(), connect_timeout=2) as connection:
-                    connection.execute("SELECT 1")
-            except psycopg.OperationalError:
-                time.sleep(0.02)
-            else:
-                # Another server could have taken the port: only the one that owns our data folder counts.
-                return not wait_until_gone(pid, 0, self._process)
+            if listens(pid, self.port) and self._selects():
+                return True
+            time.sleep(0.02)
         return False
+
+    def _selects(self) -> bool:
+        try:
+            with psycopg.connect(self.dsn(), connect_timeout=2) as connection:
+                connection.execute("SELECT 1")
+        except psycopg.OperationalError:
+            return False
+        return True
 
     def _abandon(self, process: subprocess.Popen[bytes]) -> None:
         if process.poll() is None:

@@ -17,7 +17,6 @@ from runtime.embedded.records import EmbeddedServerError, write_atomically
 from runtime.embedded.shell import plain_environment
 
 SUPERUSER = "postgres"
-_LONGEST_SOCKET_PATH = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +24,7 @@ class Cluster:
     """A database cluster that is ready to be served.
 
     Attributes:
-        folder: 0700, owned by the server's user; holds data and socket.
+        folder: 0700, owned by the server's user; holds the data.
         account: the server's user.
         programs: the folder of `initdb` and `postgres`.
     """
@@ -39,15 +38,9 @@ class Cluster:
         """The data folder."""
         return self.folder / "data"
 
-    @property
-    def socket_folder(self) -> str:
-        """The folder of the Unix socket; empty, which means no socket, where its path would be too long."""
-        longest = self.folder / ".s.PGSQL.65535.lock"
-        return str(self.folder) if len(str(longest)) < _LONGEST_SOCKET_PATH else ""
-
 
 def locate(home: Path, *, durable: bool) -> Path:
-    """Returns the folder for data and socket below `home`, or the one outside that is recorded there.
+    """Returns the folder for data below `home`, or the one outside that is recorded there.
 
     The server's user may be unable to enter `home`. No parent folder's rights are ever changed for that: the
     data goes to a folder of its own elsewhere, whose path is kept in `home/location`.

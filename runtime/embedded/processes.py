@@ -16,6 +16,7 @@ from pathlib import Path
 
 from runtime.embedded.log_files import open_log, tail
 from runtime.embedded.parent import PARENT_PID_VARIABLE
+from runtime.embedded.private_files import ONLY_OURS
 from runtime.embedded.records import (
     EmbeddedServerError,
     ProcessRecord,
@@ -76,6 +77,7 @@ class ManagedProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                umask=ONLY_OURS,
                 process_group=0,
             )
         self._record(self._process.pid)

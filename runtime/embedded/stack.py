@@ -19,8 +19,9 @@ from temporalio.client import Client
 
 from domain.faults import Conflict, UsageError
 from domain.search_attributes import SEARCH_ATTRIBUTES
-from runtime.embedded.ports import LOOPBACK, free_port
+from runtime.embedded.ports import ATTEMPTS, LOOPBACK, free_port, was_taken
 from runtime.embedded.postgres import EmbeddedPostgres
+from runtime.embedded.private_files import make_private
 from runtime.embedded.processes import ManagedProcess
 from runtime.embedded.records import EmbeddedServerError, load_running, terminate, write_atomically
 from runtime.embedded.shell import leave_shell_behind
@@ -39,6 +40,7 @@ POSTGRES_PORT, TEMPORAL_PORT, UI_PORT, SIMULATORS_PORT, CALLBACK_PORT = 54329, 7
 STOP_GRACE_S = 10.0
 _DISPOSABLE = "disposable"
 _DATA = ("postgres", "temporal", "simulators")
+_PRIVATE = ("simulators", "logs", "run")
 
 
 class EmbeddedStack:
@@ -111,15 +113,15 @@ class EmbeddedStack:
         except OSError as error:
             raise UsageError(f"the state folder {str(self.state_dir)!r} can't be made: {error.strerror}") from error
         self._lock.acquire()
+        for folder in _PRIVATE:
+            make_private(self.state_dir / folder)
         await asyncio.to_thread(self._clear_up)
         credentials = Credentials.of(self.state_dir)
         await self._start_postgres(credentials)
         client = await self._start_temporal()
-        self._addresses = self._find_addresses(credentials)
-        self._lock.tell(self._addresses.ui_url)
-        workers = make_workers(self._addresses, client, self._count, self._worker_env)
-        await self._start_members([make_simulators(self._addresses), *workers])
-        write_atomically(self.environment_file, json.dumps(self._addresses.environment(), indent=2) + "\n")
+        self._lock.tell(self._temporal.ui_url)
+        await self._start_members(credentials, client)
+        write_atomically(self.environment_file, json.dumps(self.addresses.environment(), indent=2) + "\n")
 
     async def keep(self) -> None:
         """Start what dies again, with growing pauses, until cancelled."""
@@ -200,28 +202,42 @@ class EmbeddedStack:
             callback_secret=credentials.callback_secret,
         )
 
-    async def _start_members(self, members: Sequence[Member]) -> None:
-        """Start all side by side, then wait for each in order."""
+    async def _start_members(self, credentials: Credentials, client: Client) -> None:
+        """Start all side by side, then wait for each in order; again with other ports where one was taken."""
         began = self._begin("simulated services and workers")
-        for member in members:
-            self._members.append(member)
-            member.process.start()
-        for member in members:
-            await member.wait_ready()
-            self._emit(Ready(member.name, member.does, monotonic() - began))
+        for attempt in range(1, ATTEMPTS + 1):
+            self._addresses = self._find_addresses(credentials)
+            workers = make_workers(self._addresses, client, self._count, self._worker_env)
+            self._members = [make_simulators(self._addresses), *workers]
+            for member in self._members:
+                member.process.start()
+            try:
+                for member in self._members:
+                    await member.wait_ready()
+                    self._emit(Ready(member.name, member.does, monotonic() - began))
+            except EmbeddedServerError as error:
+                if not was_taken(str(error)) or attempt == ATTEMPTS:
+                    raise
+                await asyncio.to_thread(self._stop_members)
+            else:
+                return
 
     def _begin(self, part: str) -> float:
         self._emit(Starting(part))
         return monotonic()
 
     def _stop_all(self) -> None:
+        self._stop_members(then=(self._temporal.stop, self._postgres.stop))
+
+    def _stop_members(self, then: Sequence[Callable[[], None]] = ()) -> None:
+        """End the workers, side by side, then what they call, then the rest."""
         workers = [m.process for m in self._members if m.polls is not None]
         simulators = [m.process for m in self._members if m.polls is None]
-        for process in workers:  # they end side by side
+        for process in workers:
             process.request_stop()
         errors: list[Exception] = []
         stops: list[Callable[[], None]] = [partial(p.stop, STOP_GRACE_S) for p in (*workers, *simulators)]
-        for stop in (*stops, self._temporal.stop, self._postgres.stop):
+        for stop in (*stops, *then):
             try:
                 stop()
             except (OSError, RuntimeError) as error:  # the others are stopped all the same

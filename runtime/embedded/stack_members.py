@@ -11,6 +11,7 @@ from time import monotonic
 
 from temporalio.client import Client
 
+from runtime.deployment import deployment_of
 from runtime.embedded.processes import ManagedProcess
 from runtime.embedded.records import EmbeddedServerError
 from runtime.embedded.shell import plain_environment, python_path
@@ -32,12 +33,14 @@ class Member:
         process: Starts and ends it.
         does: What it is there for, for people.
         health_url: Must answer before it is ready; None if it does not speak HTTP.
+        health_name: How it names itself there, as no other stack's does.
         polls: Must be seen by this Temporal server to take the Scheduler's work before it is ready; None: no worker.
     """
 
     process: ManagedProcess
     does: str
     health_url: str | None
+    health_name: Mapping[str, str]
     polls: Client | None
 
     @property
@@ -49,7 +52,7 @@ class Member:
         """Whether it runs and can do its work."""
         if (pid := self.process.pid) is None:
             return False
-        if self.health_url is not None and not await answers(self.health_url):
+        if self.health_url is not None and not await answers(self.health_url, self.health_name):
             return False
         return self.polls is None or await polls(self.polls, pid)
 
@@ -73,7 +76,8 @@ def make_simulators(addresses: Addresses) -> Member:
     url, folder = addresses.simulators_url, addresses.state_dir / "simulators"
     arguments = ["-P", "-m", "simulators", "--port", url.rsplit(":", 1)[1], "--state-dir", str(folder)]
     environment = {**plain_environment(), "PYTHONPATH": python_path(str(ROOT))}
-    return Member(_process(addresses, "simulators", arguments, environment), url, f"{url}/health", None)
+    name = {"state_dir": str(folder)}
+    return Member(_process(addresses, "simulators", arguments, environment), url, f"{url}/health", name, None)
 
 
 def make_workers(addresses: Addresses, client: Client, count: int, extra: Mapping[str, str]) -> list[Member]:
@@ -86,7 +90,9 @@ def _worker(addresses: Addresses, client: Client, number: int, extra: Mapping[st
     roles = _ALL_ROLES if first else _FURTHER_ROLES
     environment = {**worker_environment(addresses, extra, supervises=first), "PYTHONPATH": python_path(str(ROOT))}
     process = _process(addresses, f"worker-{number}", [str(ROOT / "worker.py"), "--roles", roles], environment)
-    return Member(process, roles.replace(",", ", "), f"{addresses.callback_url}/health" if first else None, client)
+    health = f"{addresses.callback_url}/health" if first else None
+    name = {"deployment": deployment_of(addresses.settings())}
+    return Member(process, roles.replace(",", ", "), health, name, client)
 
 
 def _process(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 
 import httpx
@@ -16,12 +17,13 @@ from runtime.temporal import TASK_QUEUE
 _CALL_TIMEOUT = timedelta(seconds=2)
 
 
-async def answers(url: str) -> bool:
-    """Whether an HTTP service answers with success."""
+async def answers(url: str, name: Mapping[str, str]) -> bool:
+    """Whether what is healthy there names itself so: anybody could answer at that port."""
     try:
         async with httpx.AsyncClient(timeout=2, trust_env=False) as client:
-            return (await client.get(url)).is_success
-    except httpx.HTTPError:
+            told = (await client.get(url)).raise_for_status().json()
+            return all(told.get(key) == value for key, value in name.items())
+    except (httpx.HTTPError, ValueError, AttributeError):
         return False
 
 

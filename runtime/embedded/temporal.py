@@ -14,10 +14,12 @@ import sysconfig
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from runtime.embedded.log_files import log_size, open_log, tail
-from runtime.embedded.ports import LOOPBACK, free_port
+from runtime.embedded.ports import ATTEMPTS, LOOPBACK, free_port, listens, was_taken
+from runtime.embedded.private_files import ONLY_OURS, make_private
 from runtime.embedded.records import (
     EmbeddedServerError,
     ProcessRecord,
@@ -30,7 +32,15 @@ from runtime.embedded.temporal_health import is_ready
 
 START_TIMEOUT = 60.0
 STOP_TIMEOUT = 10.0
-PORT_ATTEMPTS = 3
+DATABASE = "temporal.db"
+"""Relative to the server's folder: Temporal makes a URI of it, in which a path's `#`, `?` and `%` mean something."""
+
+_SERVER_ENVIRONMENT: Mapping[str, str] = {
+    "GOGC": "400",
+    "TEMPORAL_VERSION_CHECK_DISABLED": "1",
+    "TEMPORAL_CONFIG_FILE": os.devnull,  # the user's files hold options of every command, this one's too
+    "TEMPORAL_ENV_FILE": os.devnull,
+}
 
 FAST_ON_ONE_MACHINE: Mapping[str, str] = {
     "history.transferProcessorMaxPollRPS": "2000",  # 20, the default, costs 50 ms a hop
@@ -68,20 +78,22 @@ class EmbeddedTemporal:
         self._home = state_dir.resolve() / "temporal"
         self._log = self._home / "temporal.log"
         self._record_file = self._home / "temporal.pid"
-        self._database = self._home / "temporal.db"
         self._port = port
         self._ui_port = ui_port
         self._dynamic_config = {**FAST_ON_ONE_MACHINE, **(dynamic_config or {})}
         self._search_attributes = dict(search_attributes or {})
         self._process: subprocess.Popen[bytes] | None = None
+        self._has_served = False
 
     def start(self) -> None:
         """Starts the server, or adopts the one that serves this folder, and waits until it is healthy.
 
+        Once it has served, it keeps its ports: clients know them.
+
         Raises:
             EmbeddedServerError: it did not come up; the message ends with the last lines of its log.
         """
-        self._home.mkdir(parents=True, exist_ok=True)
+        make_private(self._home)
         with exclusive(self._home / "lock"):
             if (record := self._record()) is None:
                 self._launch()
@@ -89,7 +101,7 @@ class EmbeddedTemporal:
             if not self._becomes_ready(record, add_missing=True):
                 message = f"Temporal runs as process {record.pid} but does not answer; its log ends:"
                 raise EmbeddedServerError(f"{message}\n{self.log_tail()}")
-            self._port, self._ui_port = record.port, record.ui_port
+            self._keep(record)
 
     def stop(self) -> None:
         """Stops the server, whoever started it; does nothing if none runs."""
@@ -150,27 +162,34 @@ class EmbeddedTemporal:
         return record
 
     def _launch(self) -> None:
-        for attempt in range(1, PORT_ATTEMPTS + 1):
-            port = free_port(self._port)
-            ui_port = 0 if self._ui_port == 0 else free_port(self._ui_port)
+        for attempt in range(1, ATTEMPTS + 1):
+            port = self._choose(self._port)
+            ui_port = 0 if self._ui_port == 0 else self._choose(self._ui_port)
             written = log_size(self._log)
             self._process = self._spawn(port, ui_port)
-            record = ProcessRecord.of(self._process.pid, str(self._database), port, ui_port)
+            record = ProcessRecord.of(self._process.pid, DATABASE, port, ui_port)
             record.save(self._record_file)
             if self._becomes_ready(record, add_missing=False):
-                self._port, self._ui_port = port, ui_port
+                self._keep(record)
                 return
             self._abandon(self._process)
             words = tail(self._log, 20, since=written)
-            if "address already in use" not in words or attempt == PORT_ATTEMPTS:
+            if not was_taken(words) or attempt == ATTEMPTS:
                 raise EmbeddedServerError(f"Temporal did not start on port {port}; its log ends:\n{words}")
+
+    def _choose(self, preferred: int | None) -> int:
+        return preferred if preferred and self._has_served else free_port(preferred)
+
+    def _keep(self, record: ProcessRecord) -> None:
+        self._port, self._ui_port, self._has_served = record.port, record.ui_port, True
 
     def _spawn(self, port: int, ui_port: int) -> subprocess.Popen[bytes]:
         with open_log(self._log) as log:
             return subprocess.Popen(
                 [*self._command(port), *(["--ui-port", str(ui_port)] if ui_port else ["--headless"])],
                 cwd=self._home,
-                env={**plain_environment(), "GOGC": "400", "TEMPORAL_VERSION_CHECK_DISABLED": "1"},
+                env={**plain_environment(), **_SERVER_ENVIRONMENT},
+                umask=ONLY_OURS,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -179,7 +198,7 @@ class EmbeddedTemporal:
 
     def _command(self, port: int) -> list[str]:
         command = [_program(), "server", "start-dev", "--ip", LOOPBACK, "--port", str(port)]
-        command += ["--db-filename", str(self._database)]
+        command += ["--db-filename", DATABASE]
         command += ["--sqlite-pragma", "journal_mode=WAL", "--sqlite-pragma", "synchronous=NORMAL"]
         command += ["--ui-disable-news-fetch", "--color", "never"]
         for key, value in self._dynamic_config.items():
@@ -191,14 +210,18 @@ class EmbeddedTemporal:
     def _becomes_ready(self, record: ProcessRecord, *, add_missing: bool) -> bool:
         """Polls the health check; False as soon as the process is gone, or at the time limit."""
         deadline = time.monotonic() + START_TIMEOUT
+        address = f"{LOOPBACK}:{record.port}"
+        check = partial(is_ready, address, self._search_attributes, add_missing=add_missing)
         # A thread of its own: the caller may be running an event loop.
         with ThreadPoolExecutor(max_workers=1) as thread:
             while time.monotonic() < deadline and not wait_until_gone(record.pid, 0, self._process):
-                check = is_ready(f"{LOOPBACK}:{record.port}", self._search_attributes, add_missing=add_missing)
-                if thread.submit(asyncio.run, check).result():
+                if self._has_ports(record) and thread.submit(asyncio.run, check()).result():
                     return not wait_until_gone(record.pid, 0, self._process)
                 time.sleep(0.05)
         return False
+
+    def _has_ports(self, record: ProcessRecord) -> bool:
+        return all(listens(record.pid, port) for port in (record.port, record.ui_port) if port)
 
     def _abandon(self, process: subprocess.Popen[bytes]) -> None:
         if process.poll() is None:

@@ -19,6 +19,7 @@ from temporalio.client import Client
 
 from domain.faults import Unreachable, UsageError
 from runtime import roles
+from runtime.deployment import deployment_of
 from runtime.embedded.stack_environment import SERVICES
 from runtime.roles import Role, running
 from runtime.settings import Settings
@@ -164,6 +165,19 @@ async def test_worker_whose_callbacks_can_not_be_served_refuses_to_start(bench: 
     with stranger(settings), pytest.raises(UsageError, match=f"can't listen on .*:{settings.callback_port}"):
         async with bench.worker(Role.CALLBACKS):
             pass
+
+
+async def test_worker_leaves_no_callbacks_to_those_of_another_deployment(bench: Bench, settings: Settings) -> None:
+    """Those would refuse its answers as forged, or keep them in another store."""
+    other = settings.model_copy(update={"callback_secret": SecretStr("the secret of somebody else's deployment")})
+    assert deployment_of(settings.model_copy(update={"database_url": settings.orders_url})) != deployment_of(settings)
+    async with bench.worker(Role.CALLBACKS, settings=other), httpx.AsyncClient() as http:
+        with pytest.raises(UsageError, match=f"can't listen on .*:{settings.callback_port}"):
+            async with bench.worker(Role.CALLBACKS):
+                pass
+        health = (await http.get(f"{settings.callback_url}/health")).text
+    assert deployment_of(other) in health
+    assert other.callback_secret.get_secret_value() not in health
 
 
 # --- the health file ------------------------------------------------------------------------------------------

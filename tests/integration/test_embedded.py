@@ -175,6 +175,75 @@ async def test_started_workflow_survives_a_killed_temporal(temporal: EmbeddedTem
     assert described.run_id == handle.result_run_id
 
 
+@pytest.mark.demand("H5")
+def test_nobody_else_can_read_what_temporal_keeps(temporal: EmbeddedTemporal, tmp_path: Path) -> None:
+    """Histories hold the tasks' records. What an earlier version left open is closed at the next start."""
+    home = tmp_path / "temporal"
+    assert readable_by_others(home) == []
+    home.chmod(0o755)
+    for file in home.iterdir():
+        file.chmod(0o644)
+    EmbeddedTemporal(tmp_path, ui_port=0).start()
+    assert readable_by_others(home) == []
+
+
+@pytest.mark.parametrize(
+    "folder", ["a b", "c#1", "d?mode=memory", "e%20%23", "f'g\"h", "i,j;$k`l", "Zürich 東京", "file:x"]
+)
+def test_folder_of_any_name_holds_all_that_the_servers_keep(folder: str, tmp_path: Path) -> None:
+    """A path is not a URI, nor a list, nor a line of shell."""
+    home = tmp_path / folder
+    temporal, postgres = EmbeddedTemporal(home, ui_port=0), EmbeddedPostgres(home, durable=False)
+    try:
+        for _ in range(2):
+            temporal.start()
+            postgres.start()
+            with psycopg.connect(postgres.dsn()) as connection:
+                connection.execute("CREATE TABLE IF NOT EXISTS kept ()")
+            temporal.stop()
+            postgres.stop()
+        assert [p.name for p in tmp_path.iterdir()] == [folder]
+        assert (home / "temporal" / "temporal.db").stat().st_size > 0
+    finally:
+        temporal.delete_data()
+        postgres.delete_data()
+
+
+async def test_server_whose_port_another_stacks_server_took_meanwhile_takes_another(
+    temporal_server: EmbeddedTemporal,
+    postgres_server: EmbeddedPostgres,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both answer as healthy: what answers counts only if it is the server that was started."""
+    temporal, postgres = EmbeddedTemporal(tmp_path, ui_port=0), EmbeddedPostgres(tmp_path, durable=False)
+    offered = {temporal: [temporal_server.port], postgres: [postgres_server.port]}
+    try:
+        for server, taken in offered.items():
+            module = sys.modules[type(server).__module__]
+            monkeypatch.setattr(module, "free_port", lambda _, taken=taken: taken.pop() if taken else free_port())
+            server.start()
+            assert taken == []
+        assert temporal.port != temporal_server.port
+        assert postgres.port != postgres_server.port
+        assert {("127.0.0.1", temporal.port)} <= listening(psutil.Process(temporal.pid))
+        with psycopg.connect(postgres.dsn()) as connection:
+            assert connection.execute("SHOW port").fetchone() == (str(postgres.port),)
+    finally:
+        temporal.delete_data()
+        postgres.delete_data()
+
+
+def test_server_that_has_served_comes_back_on_its_ports_or_not_at_all(temporal: EmbeddedTemporal) -> None:
+    """Its clients know no other."""
+    port = temporal.port
+    temporal.stop()
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(EmbeddedServerError, match="already in use"):
+        temporal.start()
+    temporal.start()
+    assert temporal.port == port
+
+
 def test_stopped_temporal_leaves_no_process(temporal: EmbeddedTemporal) -> None:
     pid = temporal.pid
     temporal.stop()
@@ -296,6 +365,11 @@ def test_keeper_restarts_a_killed_postgres_on_its_old_port(postgres: EmbeddedPos
     keeper.tick()
     assert postgres.is_alive()
     assert postgres.port == port
+
+
+def readable_by_others(folder: Path) -> list[Path]:
+    """What others may read: the folder, and what is in it."""
+    return [path for path in (folder, *folder.iterdir()) if path.stat().st_mode & 0o077 and path.name != "lock"]
 
 
 def _child(folder: Path, code: str = WAIT_FOR_EVER) -> ManagedProcess:
