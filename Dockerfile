@@ -9,7 +9,8 @@ RUN python -m venv /opt/venv \
 FROM python:3.12-slim
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 # /data is for the simulators' ledgers: a named volume mounted there takes over its owner.
-RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin app \
+RUN groupadd --system --gid 10001 app \
+    && useradd --system --uid 10001 --gid app --no-create-home --shell /usr/sbin/nologin app \
     && install -d -o app -g app /data
 COPY --from=packages /opt/venv /opt/venv
 WORKDIR /app
@@ -25,6 +26,7 @@ COPY runtime/ runtime/
 COPY cli/ cli/
 COPY simulators/ simulators/
 COPY examples/ examples/
-USER app
+# A number: Kubernetes' runAsNonRoot can't tell whether a name is root's.
+USER 10001:10001
 ENTRYPOINT ["python"]
 CMD ["worker.py"]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from time import monotonic
+from unicodedata import category
 
 from temporalio.client import Client
 
@@ -103,11 +104,13 @@ class EmbeddedStack:
         From now on this process, too, connects as the stack says and not as the shell does.
 
         Raises:
-            UsageError: The folder can't be made.
+            UsageError: The folder can't be made, or its name holds line breaks and the like.
             Conflict: The folder's stack is up already, or its data must not be thrown away.
             EmbeddedServerError: A part did not come up; the message ends with the last lines of its log.
         """
         leave_shell_behind()
+        if any(category(character) in ("Cc", "Cs") for character in str(self.state_dir)):
+            raise UsageError(f"the state folder {str(self.state_dir)!r} has a name that can't be written down")
         try:
             self.state_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -13,6 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 
@@ -65,11 +67,11 @@ class Command:
 
 
 @asynccontextmanager
-async def starter(*arguments: str) -> AsyncIterator[Command]:
+async def starter(*arguments: str, **env: str) -> AsyncIterator[Command]:
     """A command in a process of its own; it is killed if it outlives the context."""
-    env = {n: v for n, v in os.environ.items() if not n.startswith(("SAS_", "TEMPORAL_"))}
+    ours = {n: v for n, v in os.environ.items() if not n.startswith(("SAS_", "TEMPORAL_"))}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, str(ROOT / "starter.py"), *arguments, cwd=ROOT, env=env, stdout=PIPE, stderr=PIPE
+        sys.executable, str(ROOT / "starter.py"), *arguments, cwd=ROOT, env=ours | env, stdout=PIPE, stderr=PIPE
     )
     try:
         yield Command(process)
@@ -87,9 +89,16 @@ async def state_dir(tmp_path: Path) -> AsyncIterator[Path]:
     await asyncio.to_thread(EmbeddedPostgres(folder).delete_data)
 
 
-def up(state_dir: Path) -> Any:
+def up(state_dir: Path, **env: str) -> Any:
     """`up`, with its addresses as JSON."""
-    return starter("up", "--state-dir", str(state_dir), "-o", "json")
+    return starter("up", "--state-dir", str(state_dir), "-o", "json", **env)
+
+
+async def answer(*arguments: str, **env: str) -> tuple[int, Any, str]:
+    """Exit code of a command that ends, its data, and what it said."""
+    async with starter(*arguments, "-o", "json", **env) as command:
+        out, err = await command.process.communicate()
+    return command.process.returncode or 0, json.loads(out or b"null"), err.decode()
 
 
 def secret_variables(file: str) -> dict[str, str]:
@@ -165,3 +174,71 @@ async def test_interrupted_start_leaves_nothing_behind(state_dir: Path) -> None:
         assert await command.ends() == 130
     assert children
     assert alive(children) == []
+
+
+@pytest.fixture
+def users_shell(tmp_path: Path) -> dict[str, str]:
+    """What a user's shell may hold of other work, and a package with a definition kept elsewhere."""
+    profiles = tmp_path / "config" / "temporalio" / "temporal.toml"
+    profiles.parent.mkdir(parents=True)
+    profiles.write_text('[profile.default]\naddress = "127.0.0.1:1"\napi_key = "key"\nnamespace = "cloud"\n')
+    packages = tmp_path / "packages" / "kept_elsewhere"
+    shutil.copytree(ROOT / "tests" / "made_up", packages)
+    return {
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
+        "PYTHONPATH": str(packages.parent),
+        "SAS_PIPELINES": packages.name,
+        "SSL_CERT_FILE": "/no/such/bundle.pem",
+        "HTTPS_PROXY": "http://127.0.0.1:1",
+        "PGHOST": "db.invalid",
+        "PGHOSTADDR": "127.0.0.2",
+        "PGOPTIONS": "-c nonsense=1",
+        "PGSERVICE": "nowhere",
+        "PGSSLMODE": "require",
+        "PGCLIENTENCODING": "LATIN1",
+        "PGTZ": "Asia/Tokyo",
+    }
+
+
+async def test_stack_and_its_commands_take_nothing_of_the_shell_that_leads_elsewhere(
+    state_dir: Path, users_shell: dict[str, str]
+) -> None:
+    of_the_cloud = {"TEMPORAL_ADDRESS": "127.0.0.1:1", "TEMPORAL_API_KEY": "key", "TEMPORAL_TLS": "true"}
+    here = {**users_shell, "SAS_STATE_DIR": str(state_dir)}
+    gift = json.dumps({"task_id": "gift-1", "pipeline": "gift", "record": {"sku": "TEA-01", "to": "ada@example.com"}})
+    (file := state_dir.with_name("gift.json")).write_text(gift)
+    async with up(state_dir, **users_shell, **of_the_cloud) as command:
+        await command.prints()
+        code, found, said = await answer("start", str(file), "--wait", **here)
+        assert (code, found[0]["state"]) == (0, "Processed"), said
+        code, _, said = await answer("list", **here, **of_the_cloud)
+        assert (code, all(name in said for name in of_the_cloud)) == (2, True), said
+
+
+async def test_two_stacks_that_start_at_once_share_nothing(tmp_path: Path) -> None:
+    """Whatever port one takes from the other, each has its own services, callbacks and servers."""
+    folders = [tmp_path / "one #1", tmp_path / "two?"]
+    try:
+        async with up(folders[0]) as one, up(folders[1]) as two:
+            stacks = await asyncio.gather(one.prints(), two.prints())
+            for place in ("postgres", "temporal", "ui", "simulators", "callbacks"):
+                assert len({stack[place] for stack in stacks}) == 2, place
+            async with httpx.AsyncClient() as http:
+                named = [(await http.get(f"{s['simulators']}/health")).json()["state_dir"] for s in stacks]
+                told = {(await http.get(f"{s['callbacks']}/health")).json()["deployment"] for s in stacks}
+            assert named == [str(folder / "simulators") for folder in folders]
+            assert len(told) == 2
+    finally:
+        for folder in folders:
+            await asyncio.to_thread(EmbeddedPostgres(folder).delete_data)
+
+
+async def test_up_refuses_a_setting_that_its_workers_could_not_use(tmp_path: Path) -> None:
+    async with up(tmp_path / "state", SAS_POLL_INTERVAL="0") as command:
+        assert await command.ends() == 2
+        assert "SAS_POLL_INTERVAL: must be a duration" in await command.rest()
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file" / "state", tmp_path / "new\nline"):
+        async with up(folder) as command:
+            assert await command.ends() == 2
+            assert "state folder" in await command.rest()

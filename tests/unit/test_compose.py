@@ -190,3 +190,11 @@ def test_image_takes_in_every_package() -> None:
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
     assert sources == allowed
     assert packages <= sources
+
+
+def test_image_runs_as_a_number_that_is_not_roots() -> None:
+    """A name could be anybody's: Kubernetes' runAsNonRoot refuses it."""
+    users = [line.split()[1] for line in (ROOT / "Dockerfile").read_text().splitlines() if line.startswith("USER ")]
+    uid, gid = users[-1].split(":")
+    assert int(uid) > 0
+    assert int(gid) > 0
