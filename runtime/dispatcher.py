@@ -27,7 +27,7 @@ from domain.faults import Unreachable
 from domain.messages import End, RunInput
 from domain.states import TaskState
 from runtime.search_attributes import ATTEMPT_KEY, DEFINITION_KEY, SUBMITTER_KEY, TASK_ID_KEY
-from runtime.temporal import TASK_QUEUE
+from runtime.temporal import queue_of
 from store.connection import connect_async
 from store.intake import Intake
 from store.orders import Orders, Record
@@ -159,7 +159,7 @@ class Dispatcher:
                 run.definition,
                 run,
                 id=claim.locked_by,
-                task_queue=TASK_QUEUE,
+                task_queue=queue_of(run.definition, run.version),
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                 execution_timeout=self._timeouts[(run.definition, run.version)],
                 request_eager_start=self._eager,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict
 from enum import StrEnum
@@ -35,7 +35,7 @@ from runtime.duties import ALIVE, SupervisionWatch, publish_definitions, repeat
 from runtime.parts import Stores, address, open_state_store, open_stores, process_name, sweep_terms
 from runtime.settings import Settings
 from runtime.signals import StopSignals
-from runtime.temporal import TASK_QUEUE, check_namespace, connect
+from runtime.temporal import TASK_QUEUE, check_namespace, connect, queue_of
 from store.database import Database
 from store.inbox import InboxStore
 from store.schema import check_schema
@@ -181,23 +181,28 @@ async def _scheduler(
     inbox = InboxStore(stores.store.database)
     bookkeeping = Bookkeeping(stores.store, inbox, stores.services, Reservations(), agents)
     stack.push_async_callback(bookkeeping.close)
-    worker = Worker(
-        client,
-        task_queue=TASK_QUEUE,
-        workflows=[Scheduler, CompensationRequest],
-        activities=[
-            bookkeeping.perform,
-            bookkeeping.record,
-            bookkeeping.results,
-            bookkeeping.find_answer,
-            bookkeeping.finish_undo,
-            bookkeeping.release,
-            bookkeeping.request_undo,
-        ],
-        identity=name,
-        graceful_shutdown_timeout=settings.shutdown_grace,
-    )
-    await stack.enter_async_context(_at_work({"Scheduler": worker}, draining))
+    activities: list[Callable[..., Any]] = [
+        bookkeeping.perform,
+        bookkeeping.record,
+        bookkeeping.results,
+        bookkeeping.find_answer,
+        bookkeeping.finish_undo,
+        bookkeeping.release,
+        bookkeeping.request_undo,
+    ]
+    queues = [TASK_QUEUE, *(queue_of(d.name, d.version) for d in stores.registry)]
+    workers = {
+        queue: Worker(
+            client,
+            task_queue=queue,
+            workflows=[Scheduler, CompensationRequest],
+            activities=activities,
+            identity=name,
+            graceful_shutdown_timeout=settings.shutdown_grace,
+        )
+        for queue in queues
+    }
+    await stack.enter_async_context(_at_work(workers, draining))
     dispatcher = Dispatcher(
         client,
         stores.store,

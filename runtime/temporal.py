@@ -20,6 +20,7 @@ from domain.text import clean
 from runtime.plugin import new_plugin
 
 TASK_QUEUE = "scheduler"
+"""Of requests for undo; and of attempts that somebody starts by hand, which are refused."""
 
 _DEFAULT_TARGET = "127.0.0.1:7233"
 _PATIENCE_S = 10
@@ -34,6 +35,11 @@ _REASONS = {
     "connection closed": "the server ended the connection; perhaps it speaks TLS only (TEMPORAL_TLS)",
 }
 """What the SDK's words mean for whoever set the connection."""
+
+
+def queue_of(definition: str, version: int) -> str:
+    """Task queue of the attempts at a definition's tasks: only workers that have loaded it take from there."""
+    return f"{TASK_QUEUE}/{definition}/{version}"
 
 
 def connection() -> ClientConnectConfig:

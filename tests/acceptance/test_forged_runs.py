@@ -1,0 +1,186 @@
+"""Runs that somebody starts by hand, and runs that meet a worker without their definition: nobody is fooled by them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowFailureError, WorkflowHandle
+from temporalio.service import RPCError
+
+from domain.definition import Registry
+from domain.ids import undo_request_id
+from domain.messages import RunInput, StepView, UndoRequest, UndoView
+from domain.states import StepState, TaskState
+from pipelines import registry
+from runtime.dispatcher import Dispatcher
+from runtime.roles import Role
+from runtime.temporal import queue_of
+from store.submission import SubmissionDesk
+from tests.conftest import FULL, Bench, Simulators, eventually
+from tests.made_up.gift import GIFT
+from tests.workers import WorkerProcess
+
+QUEUE = queue_of("order", 1)
+MADE_UP = {"SAS_PIPELINES": "tests.made_up"}
+
+
+def forged(task_id: str, epoch: int, record: dict[str, Any], **more: Any) -> RunInput:
+    """What somebody makes up who knows the form of an attempt's input."""
+    steps = [StepView(name=n, state=StepState.NOT_STARTED, key_generation=0) for n in FULL_STEPS]
+    terms = {"task_id": task_id, "definition": "order", "version": 1, "epoch": epoch, "undo": False}
+    return RunInput.model_validate({**terms, "record": record, "steps": steps, "nonce": "made up", **more})
+
+
+FULL_STEPS = ("stock", "charge", "ship", "confirm")
+
+
+@pytest.fixture
+async def by_hand(bench: Bench) -> AsyncIterator[Callable[[RunInput], Awaitable[WorkflowHandle[Any, Any]]]]:
+    """Starts a run under the id of an attempt."""
+    started: list[WorkflowHandle[Any, Any]] = []
+
+    async def start(run: RunInput) -> WorkflowHandle[Any, Any]:
+        name = f"order/{run.task_id}/{run.epoch}"
+        started.append(await bench.client.start_workflow("order", run, id=name, task_queue=QUEUE))
+        return started[-1]
+
+    yield start
+    for handle in started:
+        with suppress(RPCError):
+            await handle.terminate()
+
+
+@pytest.mark.demand("B1", "B2", "B6")
+async def test_run_started_by_hand_under_the_id_of_an_attempt_that_was_claimed_changes_nothing(
+    bench: Bench,
+    simulators: Simulators,
+    order: dict[str, Any],
+    task_id: str,
+    by_hand: Callable[[RunInput], Awaitable[WorkflowHandle[Any, Any]]],
+) -> None:
+    """It comes between the claim and the start: the claim's own run never comes."""
+    await bench.submit(order, task_id)
+    await bench.stores.store.claim("dispatcher", [("order", 1)], 1, [task_id])
+    cheap = order | {"lines": [{**order["lines"][0], "unit_price_minor": 1}]}
+    before = await bench.contents(task_id)
+    async with bench.worker(Role.SCHEDULER, Role.AGENTS):
+        handle = await by_hand(forged(task_id, 1, cheap))
+        with pytest.raises(WorkflowFailureError) as failed:
+            await handle.result()
+        assert failed.value.cause.type == "Superseded"  # type: ignore[attr-defined]
+        assert await bench.contents(task_id) == before
+        assert simulators.ledger("stock", task_id)["calls"] == []
+        await bench.expire(task_id)
+        assert await bench.settled_with_sweeps(task_id) is TaskState.PROCESSED
+    charges = simulators.ledger("payments", task_id)["effects"]
+    assert [e["body"]["amount_minor"] for e in charges] == [2500]
+
+
+@pytest.mark.demand("B1", "B2", "F5")
+async def test_undo_started_by_hand_undoes_nothing_and_the_real_one_refunds_what_is_on_record(
+    bench: Bench,
+    simulators: Simulators,
+    order: dict[str, Any],
+    task_id: str,
+    by_hand: Callable[[RunInput], Awaitable[WorkflowHandle[Any, Any]]],
+) -> None:
+    async with bench.worker(Role.SCHEDULER, Role.AGENTS):
+        await bench.submit(order, task_id)
+        assert await bench.settled(task_id) is TaskState.PROCESSED
+    await bench.stores.store.request_undo(UndoRequest(task_id=task_id, requester="cli:ada", reason="late"))
+    await bench.stores.store.claim("dispatcher", [("order", 1)], 1, [task_id])
+    entry = UndoView(step="charge", action="payments.refund", keys=[f"{task_id}:charge:0"])
+    async with bench.worker(Role.SCHEDULER, Role.AGENTS):
+        handle = await by_hand(forged(task_id, 2, {}, undo=True, undo_log=[entry]))
+        with pytest.raises(WorkflowFailureError):
+            await handle.result()
+        assert simulators.live(task_id) == FULL
+        await bench.expire(task_id)
+        await bench.sweep()
+        assert await bench.reached(task_id, TaskState.COMPENSATED) is TaskState.COMPENSATED
+    refunds = [e for e in simulators.ledger("payments", task_id)["effects"] if e["undone_at"]]
+    assert len(refunds) == 1
+
+
+@pytest.mark.demand("F1")
+@pytest.mark.parametrize("given", [[], ["nonsense"]], ids=["no input", "an input that can't be read"])
+async def test_undo_asked_of_a_run_that_is_refused_is_passed_on(
+    bench: Bench, order: dict[str, Any], task_id: str, given: list[Any]
+) -> None:
+    """Whatever Temporal took is answered, although the run can't be."""
+    await bench.submit(order, task_id)
+    bench.postpone(task_id)
+    handle = await bench.client.start_workflow(
+        "order",
+        args=given,
+        id=f"order/{task_id}/7",
+        task_queue=QUEUE,
+        start_signal="compensate",
+        start_signal_args=[{"requester": "supervisor", "reason": "customer called"}],
+    )
+    async with bench.worker(Role.SCHEDULER):
+        with pytest.raises(WorkflowFailureError):
+            await handle.result()
+        assert (await bench.client.get_workflow_handle(undo_request_id("order", task_id)).result())["verdict"] == (
+            "accepted"
+        )
+    asked = [e for e in (await bench.page(task_id)).events if e.kind == "undo_requested"]
+    assert [(e.actor, e.detail["reason"]) for e in asked] == [("signal:supervisor", "customer called")]
+
+
+@pytest.mark.demand("B4", "H6")
+async def test_worker_leaves_runs_of_a_definition_that_it_lacks_to_others(
+    bench: Bench, simulators: Simulators, task_id: str
+) -> None:
+    """Twenty at once, started by somebody without a worker, while only one of two workers has their definition."""
+    await bench.stores.intake.publish(GIFT)
+    desk = SubmissionDesk(bench.stores.intake, bench.stores.orders, Registry([GIFT]))
+    ids = [f"{task_id}-{n}" for n in range(20)]
+    for each in ids:
+        message = {"task_id": each, "pipeline": "gift", "record": {"sku": "TEA-01", "to": "ada@example.com"}}
+        await desk.submit(desk.parse(json.dumps(message)))
+    dispatcher = Dispatcher(
+        bench.client,
+        bench.stores.store,
+        bench.stores.orders,
+        bench.stores.intake,
+        bench.stores.services,
+        Registry([GIFT]),
+        worker="no worker",
+        slots=len(ids),
+        orphan_grace=timedelta(minutes=1),
+        eager=False,
+    )
+    assert registry().newest("gift") is None, "this process lacks it"
+    async with bench.worker(Role.SCHEDULER, Role.AGENTS):
+        await dispatcher.start_only(ids)
+        with WorkerProcess(bench.settings, roles="scheduler", more=MADE_UP):
+            await bench.settled(*ids)
+    pages = [await bench.page(each) for each in ids]
+    assert {(p.task.state, p.task.epoch) for p in pages} == {(TaskState.PROCESSED, 1)}
+
+
+@pytest.mark.demand("B4", "F1")
+async def test_undo_asked_of_a_run_whose_definition_a_worker_lacks_waits_for_one_that_has_it(
+    bench: Bench, task_id: str
+) -> None:
+    run = forged(task_id, 1, {}).model_copy(update={"version": 99})
+    handle = await bench.client.start_workflow(
+        "order", run, id=f"order/{task_id}/1", task_queue=QUEUE, start_signal="compensate", start_signal_args=["late"]
+    )
+
+    async def failed_a_task() -> bool:
+        names = [e.WhichOneof("attributes") for e in (await handle.fetch_history()).events]
+        return "workflow_task_failed_event_attributes" in names
+
+    async with bench.worker(Role.SCHEDULER):
+        await eventually(failed_a_task)
+        status = (await handle.describe()).status
+        assert status is not None
+        assert status.name == "RUNNING"
+    await handle.terminate()
