@@ -130,7 +130,30 @@ TASK_TRANSITIONS: dict[tuple[TaskState, TaskState], frozenset[EventKind]] = {
     (_T.COMPENSATING, _T.COMPENSATION_FAILED): frozenset({_E.UNDO_FAILED, _E.EXPIRED}),
     (_T.COMPENSATION_FAILED, _T.COMPENSATING): frozenset({_E.UNDO_REQUESTED, _E.UNDO_REPAIRED}),
 }
-"""Which events may take a task from one state to another. A change within one state is not listed."""
+"""Which events may take a task from one state to another."""
+
+STAYS: dict[EventKind, frozenset[TaskState]] = {
+    _E.CLAIMED: frozenset({_T.COMPENSATING}),
+    _E.ADVANCED: frozenset({_T.PROCESSING}),
+    _E.GAVE_UP: frozenset({_T.PROCESSING, _T.COMPENSATING}),
+    _E.RELEASED: frozenset({_T.COMPENSATING}),
+    _E.EXPIRED: frozenset({_T.COMPENSATING}),
+    _E.UNDO_ADVANCED: frozenset({_T.COMPENSATING}),
+    _E.UNDO_REPAIRED: frozenset({_T.COMPENSATING}),
+    _E.LATE_ANSWER: frozenset(_T),
+    _E.NOTED: frozenset(_T),
+}
+"""In which states an event of each kind may leave the task where it is."""
+
+
+def is_legal(kind: EventKind, before: TaskState | None, after: TaskState) -> bool:
+    """Whether an event of this kind may take a task from one state to another, or leave it there; `None`: a new one."""
+    if before is None:
+        return (kind, after) == (_E.SUBMITTED, _T.PENDING)
+    if before is after:
+        return after in STAYS.get(kind, frozenset())
+    return kind in TASK_TRANSITIONS.get((before, after), frozenset())
+
 
 _S = StepState
 STEP_TRANSITIONS: frozenset[tuple[StepState, StepState]] = frozenset(

@@ -85,7 +85,7 @@ class Supervision:
         """Record what a sweep did (D4); what it changed, each page has recorded itself."""
         await self._database.rows(
             "UPDATE sweep SET finished_at = clock_timestamp(), found = %(found)s, pages = %(pages)s,"
-            " oldest_overdue_s = %(oldest)s WHERE id = %(sweep)s RETURNING id",
+            " oldest_overdue_s = %(oldest)s WHERE id = %(sweep)s AND finished_at IS NULL",
             {"sweep": sweep, "found": found, "pages": pages, "oldest": oldest_overdue_s},
         )
 

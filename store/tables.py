@@ -223,7 +223,10 @@ class Event(StateTable, table=True):
     """Append-only: one row a transition, in the transition's own transaction, numbered per task without gaps."""
 
     __tablename__ = "event"
-    __table_args__ = (CheckConstraint(_one_of("kind", EventKind), name="event_kind_is_known"),)
+    __table_args__ = (
+        CheckConstraint(_one_of("kind", EventKind), name="event_kind_is_known"),
+        CheckConstraint("number > 0", name="events_are_numbered_from_one"),
+    )
 
     task_id: str = Field(sa_column=Column(String, primary_key=True))
     number: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))
@@ -381,3 +384,15 @@ class BusinessRecord(OrdersTable, table=True):
     outcome: str | None = Field(default=None, sa_column=_text(nullable=True))
     created_at: datetime = Field(sa_column=_at())
     updated_at: datetime = Field(sa_column=_at())
+
+
+def _keep_finite(metadata: MetaData) -> None:
+    """Let every instant be one that a clock can show, and that a program can read."""
+    for table in metadata.tables.values():
+        instants = [c.name for c in table.columns if isinstance(c.type, DateTime)]
+        rule = " AND ".join(f"({i} BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 00:00:00+00')" for i in instants)
+        table.append_constraint(CheckConstraint(rule, name="instants_are_finite"))
+
+
+_keep_finite(STATE_STORE)
+_keep_finite(ORDERS)

@@ -40,7 +40,9 @@ steps AS (
 ),
 logged AS (
     INSERT INTO event (task_id, number, kind, state_to, epoch, actor, detail)
-    SELECT task_id, 1, 'submitted', 'Pending', 0, %(submitter)s, jsonb_build_object('digest', %(record_digest)s::text)
+    SELECT
+        task_id, 1, 'submitted', 'Pending', 0, 'submitter:' || %(submitter)s,
+        jsonb_build_object('digest', %(record_digest)s::text)
     FROM added
 )
 SELECT load.in_flight, load.pending, load.oldest_pending_s, EXISTS (SELECT 1 FROM added) AS added

@@ -14,9 +14,9 @@ import pytest
 from psycopg import Connection
 from psycopg.types.json import Jsonb
 
-from domain.states import STEP_TRANSITIONS, TASK_TRANSITIONS, StepState, TaskState
+from domain.states import STEP_TRANSITIONS, TASK_TRANSITIONS, EventKind, StepState, TaskState, is_legal
 from runtime.embedded.postgres import EmbeddedPostgres
-from tests.moves import may_move, may_step
+from tests.moves import may_step
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "state-machine.md"
 HELD = {TaskState.PROCESSING}
@@ -67,7 +67,9 @@ def put_step(owner: Connection[Any], state: StepState) -> None:
     )
 
 
-def move(owner: Connection[Any], before: TaskState, after: TaskState, **columns: Any) -> None:
+def move(
+    owner: Connection[Any], before: TaskState, after: TaskState, kind: EventKind = EventKind.NOTED, **columns: Any
+) -> None:
     """Change a task's state as every transition does: with its hold, its epoch and one event; check at once."""
     claim = after in HELD and before not in HELD
     holder = "order/t/2" if claim else "order/t/1"
@@ -79,18 +81,26 @@ def move(owner: Connection[Any], before: TaskState, after: TaskState, **columns:
         **columns,
     }
     values["complete_by"] = "2100-01-01T00:00:00Z" if values["locked_by"] else None
-    append(owner, 2, after, values["epoch"])
+    append(owner, 2, after, values["epoch"], before=before, kind=kind)
     assignments = ", ".join(f"{c} = %({c})s" for c in values)
     owner.execute(f"UPDATE task SET {assignments} WHERE task_id = 't'", values)  # noqa: S608 (our own column names)
     owner.execute("SET CONSTRAINTS ALL IMMEDIATE")
 
 
-def append(owner: Connection[Any], number: int, state: TaskState, epoch: int = 1) -> None:
+def append(
+    owner: Connection[Any],
+    number: int,
+    after: TaskState,
+    epoch: int = 1,
+    *,
+    before: TaskState | None = None,
+    kind: EventKind = EventKind.NOTED,
+) -> None:
     """Append an event."""
     owner.execute(
         "INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, detail)"
-        " VALUES ('t', %s, 'noted', %s, %s, %s, 'test', %s)",
-        (number, state, state, epoch, Jsonb({})),
+        " VALUES ('t', %s, %s, %s, %s, %s, 'test', %s)",
+        (number, kind, before or after, after, epoch, Jsonb({})),
     )
 
 
@@ -104,16 +114,34 @@ def refusal(error: pytest.ExceptionInfo[psycopg.Error]) -> str | None:
 
 @pytest.mark.demand("B1", "B11", "F8")
 @pytest.mark.parametrize(("before", "after"), list(product(TaskState, TaskState)), ids=str)
-def test_database_allows_exactly_the_listed_task_transitions(
+def test_database_allows_exactly_the_listed_moves_with_the_listed_kinds_of_event(
     owner: Connection[Any], before: TaskState, after: TaskState
 ) -> None:
     put(owner, before)
-    if may_move(before, after):
-        move(owner, before, after)
-        return
-    with pytest.raises(psycopg.errors.CheckViolation) as error:
-        move(owner, before, after)
-    assert refusal(error) == "task_transition_is_legal"
+    for kind in EventKind:
+        owner.execute("SAVEPOINT here")
+        if is_legal(kind, before, after):
+            move(owner, before, after, kind)
+        else:
+            with pytest.raises(psycopg.errors.CheckViolation) as error:
+                move(owner, before, after, kind)
+            assert refusal(error) == "task_transition_is_legal", kind
+        owner.execute("ROLLBACK TO here")
+
+
+@pytest.mark.demand("B1", "C12")
+@pytest.mark.parametrize("kind", EventKind, ids=str)
+def test_first_event_of_a_task_says_that_it_was_submitted(owner: Connection[Any], kind: EventKind) -> None:
+    columns = "task_id, number, kind, state_to, epoch, actor, detail"
+    first = f"INSERT INTO event ({columns}) VALUES ('t', 1, %s, %s, 0, 'test', '{{}}')"  # noqa: S608 (ours)
+    for state in TaskState:
+        owner.execute("SAVEPOINT here")
+        if is_legal(kind, None, state):
+            owner.execute(first, (kind, state))
+        else:
+            with pytest.raises(psycopg.errors.CheckViolation):
+                owner.execute(first, (kind, state))
+        owner.execute("ROLLBACK TO here")
 
 
 @pytest.mark.demand("B4", "F8")
@@ -159,11 +187,40 @@ def test_transition_without_its_event_is_refused_at_the_end_of_the_transaction(o
 @pytest.mark.demand("C12")
 def test_event_that_tells_of_another_state_than_the_rows_is_refused(owner: Connection[Any]) -> None:
     put(owner, TaskState.PENDING)
-    append(owner, 2, TaskState.ERROR)
+    append(owner, 2, TaskState.PROCESSING, before=TaskState.PENDING, kind=EventKind.CLAIMED)
     owner.execute("UPDATE task SET state = 'Compensating', last_event = 2 WHERE task_id = 't'")
     with pytest.raises(psycopg.errors.CheckViolation) as error:
         owner.execute("SET CONSTRAINTS ALL IMMEDIATE")
     assert refusal(error) == "transition_has_one_event"
+
+
+@pytest.mark.demand("C12")
+def test_event_that_tells_of_another_beginning_than_the_rows_is_refused(owner: Connection[Any]) -> None:
+    """Each is legal by itself; but the task was Processed, and nothing leads on from there but undo."""
+    put(owner, TaskState.PROCESSED)
+    append(owner, 2, TaskState.COMPENSATED, before=TaskState.COMPENSATING, kind=EventKind.COMPENSATED)
+    owner.execute("UPDATE task SET state = 'Compensated', last_event = 2 WHERE task_id = 't'")
+    with pytest.raises(psycopg.errors.CheckViolation) as error:
+        owner.commit()
+    assert refusal(error) == "transition_has_one_event"
+
+
+@pytest.mark.demand("C12")
+@pytest.mark.parametrize("number", [-1, 0, 2, 3])
+def test_event_without_a_transition_is_refused(owner: Connection[Any], number: int) -> None:
+    put(owner, TaskState.PENDING)
+    owner.execute("SET CONSTRAINTS ALL IMMEDIATE")
+    with pytest.raises(psycopg.errors.CheckViolation):
+        append(owner, number, TaskState.PENDING)
+
+
+@pytest.mark.demand("C12")
+@pytest.mark.parametrize("columns", ["finished_at = clock_timestamp()", "found = 9", "started_at = now()"])
+def test_sweep_of_the_past_is_not_changed(owner: Connection[Any], columns: str) -> None:
+    owner.execute("INSERT INTO sweep (finished_at) VALUES (clock_timestamp())")
+    with pytest.raises(psycopg.errors.CheckViolation) as error:
+        owner.execute(f"UPDATE sweep SET {columns}")  # noqa: S608 (literals)
+    assert refusal(error) == "past_sweeps_are_not_changed"
 
 
 @pytest.mark.parametrize("number", [0, 1, 3])
@@ -237,8 +294,10 @@ def test_every_claim_raises_the_epoch_by_one_and_nothing_else_does(
     owner: Connection[Any], before: TaskState, held: bool, columns: dict[str, Any]
 ) -> None:
     put(owner, before, held=held)
+    after = TaskState(columns.get("state", before))
+    kind = EventKind.NOTED if before is after else EventKind.CLAIMED
     with pytest.raises(psycopg.errors.CheckViolation) as error:
-        move(owner, before, before if not columns.get("state") else TaskState(columns["state"]), **columns)
+        move(owner, before, after, kind, **columns)
     assert refusal(error) == "claim_raises_epoch"
 
 

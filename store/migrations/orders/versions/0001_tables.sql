@@ -8,7 +8,11 @@ CREATE TABLE business_record (
     outcome TEXT,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
     updated_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
-    PRIMARY KEY (task_id)
+    PRIMARY KEY (task_id),
+    CONSTRAINT instants_are_finite CHECK (
+        (created_at BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 00:00:00+00')
+        AND (updated_at BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 00:00:00+00')
+    )
 );
 
 DO $$

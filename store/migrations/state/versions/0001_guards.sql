@@ -1,6 +1,21 @@
--- The state machine, refused where it is broken: also from psql, also by a bug.
--- The pairs are those of domain/states.py; a test walks every pair against this trigger.
-CREATE FUNCTION guard_task() RETURNS trigger LANGUAGE plpgsql AS $$
+-- The state machine, and who may move what, refused where it is broken: also from psql, also by a bug.
+-- The moves are those of domain/states.py; a test tries every one against these triggers, by every role. Names in a guard
+-- mean what they mean here, whatever the session's search_path is.
+
+-- Who acts, by the database's own word: the owner of the tables; the application; or the Supervisor, and whoever else was
+-- given some right.
+CREATE FUNCTION acting_role() RETURNS text LANGUAGE plpgsql STABLE SET search_path = pg_catalog, public, pg_temp AS $$
+BEGIN
+    RETURN CASE
+        WHEN pg_has_role(current_user, (SELECT relowner FROM pg_class WHERE oid = 'public.task'::regclass), 'USAGE')
+            THEN 'owner'
+        WHEN pg_has_role(current_user, 'scheduler_app', 'USAGE') THEN 'application'
+        ELSE 'supervisor'
+    END;
+END
+$$;
+
+CREATE FUNCTION guard_task() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public, pg_temp AS $$
 BEGIN
     IF TG_OP = 'INSERT' THEN
         IF NEW.state <> 'Pending' OR NEW.epoch <> 0 OR NEW.failure_count <> 0 OR NEW.last_event <> 1 THEN
@@ -15,23 +30,6 @@ BEGIN
                 USING ERRCODE = 'check_violation', CONSTRAINT = 'only_pending_is_removed';
         END IF;
         RETURN OLD;
-    END IF;
-    IF NEW.state <> OLD.state AND (OLD.state, NEW.state) NOT IN (
-            ('Pending', 'Processing'),
-            ('Pending', 'Compensating'),
-            ('Processing', 'Pending'),
-            ('Processing', 'Processed'),
-            ('Processing', 'Error'),
-            ('Processing', 'Compensating'),
-            ('Processed', 'Compensating'),
-            ('Error', 'Pending'),
-            ('Error', 'Compensating'),
-            ('Compensating', 'Compensated'),
-            ('Compensating', 'CompensationFailed'),
-            ('CompensationFailed', 'Compensating')
-    ) THEN
-        RAISE EXCEPTION 'task %: % -> % is not a legal transition', OLD.task_id, OLD.state, NEW.state
-            USING ERRCODE = 'check_violation', CONSTRAINT = 'task_transition_is_legal';
     END IF;
     IF NEW.task_id <> OLD.task_id OR NEW.definition <> OLD.definition OR NEW.version <> OLD.version
         OR NEW.record_digest <> OLD.record_digest OR NEW.created_at <> OLD.created_at
@@ -50,13 +48,24 @@ BEGIN
         RAISE EXCEPTION 'task %: every transition is one event, numbered without a gap', OLD.task_id
             USING ERRCODE = 'check_violation', CONSTRAINT = 'transition_has_one_event';
     END IF;
+    -- The Supervisor only lets go of what has expired, and counts that once; never against a pivot.
+    IF acting_role() = 'supervisor' AND NOT (
+            OLD.locked_by IS NOT NULL AND OLD.complete_by <= clock_timestamp()
+            AND NEW.locked_by IS NULL AND NEW.run_id IS NULL AND NEW.complete_by IS NULL
+            AND NEW.failure_count IN (OLD.failure_count, OLD.failure_count + 1)
+            AND NOT (OLD.state = 'Processing' AND NEW.state = 'Compensating' AND past_pivot(OLD.task_id))
+        )
+    THEN
+        RAISE EXCEPTION 'task %: the Supervisor only recovers what has expired', OLD.task_id
+            USING ERRCODE = 'insufficient_privilege', CONSTRAINT = 'supervisor_recovers_what_expired';
+    END IF;
     RETURN NEW;
 END
 $$;
 
 CREATE TRIGGER guard_task BEFORE INSERT OR UPDATE OR DELETE ON task FOR EACH ROW EXECUTE FUNCTION guard_task();
 
-CREATE FUNCTION guard_step() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION guard_step() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public, pg_temp AS $$
 BEGIN
     IF NEW.state <> OLD.state AND (OLD.state, NEW.state) NOT IN (
             ('NotStarted', 'Running'),
@@ -79,11 +88,43 @@ BEGIN
             OLD.task_id, OLD.name, OLD.state, NEW.state
             USING ERRCODE = 'check_violation', CONSTRAINT = 'step_transition_is_legal';
     END IF;
+    IF acting_role() = 'supervisor' AND NOT (
+            NEW.state = OLD.state AND NEW.state IN ('Running', 'Undoing', 'UndoFailed')
+            AND NEW.failure_count IN (OLD.failure_count, OLD.failure_count + 1)
+            AND NEW.reserved BETWEEN 0 AND OLD.reserved
+            AND NEW.budget_left BETWEEN OLD.budget_left AND OLD.budget_left + OLD.reserved
+            AND NEW.undo_budget_left BETWEEN OLD.undo_budget_left AND OLD.undo_budget_left + OLD.reserved
+            AND NEW.budget IN (OLD.budget, OLD.budget + NEW.budget_left - OLD.budget_left)
+            AND NEW.undo_budget IN (OLD.undo_budget, OLD.undo_budget + NEW.undo_budget_left - OLD.undo_budget_left)
+        )
+    THEN
+        RAISE EXCEPTION 'task %, step %: the Supervisor only counts a failure, or gives back what was reserved',
+            OLD.task_id, OLD.name
+            USING ERRCODE = 'insufficient_privilege', CONSTRAINT = 'supervisor_counts_what_expired';
+    END IF;
     RETURN NEW;
 END
 $$;
 
 CREATE TRIGGER guard_step BEFORE UPDATE ON step FOR EACH ROW EXECUTE FUNCTION guard_step();
+
+-- What the Supervisor says of a step belongs to an expiry of its task, in the same transaction.
+CREATE FUNCTION check_step() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public, pg_temp AS $$
+BEGIN
+    IF NOT EXISTS (
+            SELECT 1 FROM task AS t INNER JOIN event AS e ON e.task_id = t.task_id AND e.number = t.last_event
+            WHERE t.task_id = NEW.task_id AND e.kind = 'expired' AND e.xmin = pg_current_xact_id()::xid
+        )
+    THEN
+        RAISE EXCEPTION 'task %, step %: the task has not expired', NEW.task_id, NEW.name
+            USING ERRCODE = 'insufficient_privilege', CONSTRAINT = 'supervisor_counts_what_expired';
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+CREATE CONSTRAINT TRIGGER check_step AFTER UPDATE ON step
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (acting_role() = 'supervisor') EXECUTE FUNCTION check_step();
 
 -- Whether a task can only go forward: a pivot has begun and may have had its effect. `ignoring` leaves one step out.
 CREATE FUNCTION past_pivot(task text, ignoring text DEFAULT NULL) RETURNS boolean LANGUAGE sql STABLE AS $$
@@ -161,17 +202,75 @@ CREATE FUNCTION paced(n bigint, per_s float8, ramp_s float8) RETURNS float8 LANG
     END
 $$;
 
-CREATE FUNCTION guard_event() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION guard_event() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public, pg_temp AS $$
 BEGIN
-    RAISE EXCEPTION 'task %, event %: events are not changed', OLD.task_id, OLD.number
-        USING ERRCODE = 'check_violation', CONSTRAINT = 'events_are_append_only';
+    IF TG_OP = 'UPDATE' THEN
+        RAISE EXCEPTION 'task %, event %: events are not changed', OLD.task_id, OLD.number
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'events_are_append_only';
+    END IF;
+    IF NOT (NEW.state_from IS NOT DISTINCT FROM NEW.state_to AND NEW.kind IN ('noted', 'late_answer'))
+        AND (coalesce(NEW.state_from, ''), NEW.state_to, NEW.kind) NOT IN (
+            ('', 'Pending', 'submitted'),
+            ('Pending', 'Processing', 'claimed'),
+            ('Pending', 'Compensating', 'undo_requested'),
+            ('Processing', 'Pending', 'released'),
+            ('Processing', 'Pending', 'expired'),
+            ('Processing', 'Processing', 'advanced'),
+            ('Processing', 'Processing', 'gave_up'),
+            ('Processing', 'Processed', 'processed'),
+            ('Processing', 'Error', 'failed'),
+            ('Processing', 'Error', 'expired'),
+            ('Processing', 'Compensating', 'failed'),
+            ('Processing', 'Compensating', 'expired'),
+            ('Processing', 'Compensating', 'undo_requested'),
+            ('Processed', 'Compensating', 'undo_requested'),
+            ('Error', 'Pending', 'resubmitted'),
+            ('Error', 'Compensating', 'undo_requested'),
+            ('Compensating', 'Compensating', 'claimed'),
+            ('Compensating', 'Compensating', 'undo_advanced'),
+            ('Compensating', 'Compensating', 'gave_up'),
+            ('Compensating', 'Compensating', 'released'),
+            ('Compensating', 'Compensating', 'expired'),
+            ('Compensating', 'Compensating', 'undo_repaired'),
+            ('Compensating', 'Compensated', 'compensated'),
+            ('Compensating', 'CompensationFailed', 'undo_failed'),
+            ('Compensating', 'CompensationFailed', 'expired'),
+            ('CompensationFailed', 'Compensating', 'undo_requested'),
+            ('CompensationFailed', 'Compensating', 'undo_repaired')
+        )
+    THEN
+        RAISE EXCEPTION 'task %: % -> % (%) is not a legal transition',
+            NEW.task_id, NEW.state_from, NEW.state_to, NEW.kind
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'task_transition_is_legal';
+    END IF;
+    -- An expiry is the Supervisor's word, and it has no other.
+    IF (NEW.kind = 'expired' OR NEW.actor = 'supervisor') AND acting_role() = 'application'
+        OR (NEW.kind <> 'expired' OR NEW.actor <> 'supervisor') AND acting_role() = 'supervisor'
+    THEN
+        RAISE EXCEPTION 'task %: % may not say % as %', NEW.task_id, current_user, NEW.kind, NEW.actor
+            USING ERRCODE = 'insufficient_privilege', CONSTRAINT = 'event_is_of_its_role';
+    END IF;
+    RETURN NEW;
 END
 $$;
 
-CREATE TRIGGER guard_event BEFORE UPDATE ON event FOR EACH ROW EXECUTE FUNCTION guard_event();
+CREATE TRIGGER guard_event BEFORE INSERT OR UPDATE ON event FOR EACH ROW EXECUTE FUNCTION guard_event();
+
+-- A sweep is written down while it is made, by nobody in advance and by nobody afterwards.
+CREATE FUNCTION guard_sweep() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public, pg_temp AS $$
+BEGIN
+    IF OLD.finished_at IS NOT NULL OR NEW.finished_at > clock_timestamp() OR NEW.started_at <> OLD.started_at THEN
+        RAISE EXCEPTION 'sweep %: it is over, or was not made then', OLD.id
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'past_sweeps_are_not_changed';
+    END IF;
+    RETURN NEW;
+END
+$$;
+
+CREATE TRIGGER guard_sweep BEFORE UPDATE ON sweep FOR EACH ROW EXECUTE FUNCTION guard_sweep();
 
 -- What breakers did outlives every task.
-CREATE FUNCTION guard_service_event() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION guard_service_event() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public, pg_temp AS $$
 BEGIN
     RAISE EXCEPTION 'service %, event %: events are not changed, and not removed', OLD.service, OLD.id
         USING ERRCODE = 'check_violation', CONSTRAINT = 'service_events_are_append_only';
@@ -181,14 +280,16 @@ $$;
 CREATE TRIGGER guard_service_event BEFORE UPDATE OR DELETE ON service_event
     FOR EACH ROW EXECUTE FUNCTION guard_service_event();
 
--- An event is as true as the row it tells of: its number, state and epoch are the task's after the transition.
-CREATE FUNCTION check_event() RETURNS trigger LANGUAGE plpgsql AS $$
+-- An event is as true as the row it tells of: its number, states and epoch are those of the transition.
+CREATE FUNCTION check_transition() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public, pg_temp AS $$
 BEGIN
     IF NOT EXISTS (
-            SELECT 1 FROM event
-            WHERE task_id = NEW.task_id AND number = NEW.last_event AND state_to = NEW.state AND epoch = NEW.epoch
+            SELECT 1 FROM event AS e
+            WHERE
+                e.task_id = NEW.task_id AND e.number = NEW.last_event AND e.state_from IS NOT DISTINCT FROM OLD.state
+                AND e.state_to = NEW.state AND e.epoch = NEW.epoch
         )
-        AND EXISTS (SELECT 1 FROM task WHERE task_id = NEW.task_id)
+        AND EXISTS (SELECT 1 FROM task AS t WHERE t.task_id = NEW.task_id)
     THEN
         RAISE EXCEPTION 'task %: transition % to % has no event', NEW.task_id, NEW.last_event, NEW.state
             USING ERRCODE = 'check_violation', CONSTRAINT = 'transition_has_one_event';
@@ -197,11 +298,25 @@ BEGIN
 END
 $$;
 
-CREATE CONSTRAINT TRIGGER check_event AFTER INSERT OR UPDATE ON task
+CREATE CONSTRAINT TRIGGER check_transition AFTER INSERT OR UPDATE ON task
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION check_transition();
+
+-- There is none without its transition. Those up to the task's last one are there: what is added is beyond.
+CREATE FUNCTION check_event() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public, pg_temp AS $$
+BEGIN
+    IF NOT EXISTS (SELECT 1 FROM task AS t WHERE t.task_id = NEW.task_id AND t.last_event >= NEW.number) THEN
+        RAISE EXCEPTION 'task %: event % tells of no transition', NEW.task_id, NEW.number
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'transition_has_one_event';
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+CREATE CONSTRAINT TRIGGER check_event AFTER INSERT ON event
     DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION check_event();
 
 -- Events leave with their task only.
-CREATE FUNCTION keep_event() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION keep_event() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public, pg_temp AS $$
 BEGIN
     IF EXISTS (SELECT 1 FROM task WHERE task_id = OLD.task_id) THEN
         RAISE EXCEPTION 'task %, event %: events are not removed while their task is there', OLD.task_id, OLD.number
@@ -213,3 +328,22 @@ $$;
 
 CREATE CONSTRAINT TRIGGER keep_event AFTER DELETE ON event
     DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION keep_event();
+
+-- Every instant is one that a clock can show, and that a program can read: neither infinite nor beyond its calendar.
+DO $$
+DECLARE
+    found record;
+BEGIN
+    FOR found IN
+        SELECT c.table_name, string_agg(
+            format('(%I BETWEEN ''0001-01-01 00:00:00+00'' AND ''9999-12-31 00:00:00+00'')', c.column_name),
+            ' AND ' ORDER BY c.ordinal_position
+        ) AS rule
+        FROM information_schema.columns AS c
+        WHERE c.table_schema = 'public' AND c.data_type = 'timestamp with time zone'
+        GROUP BY c.table_name
+    LOOP
+        EXECUTE format('ALTER TABLE %I ADD CONSTRAINT instants_are_finite CHECK (%s)', found.table_name, found.rule);
+    END LOOP;
+END
+$$;

@@ -1,6 +1,7 @@
 -- Two roles: the application (Scheduler, dispatcher, command line), and the Supervisor, which may only ask: it writes
--- the recovery fields of a task and counts failures; it can't begin, complete or undo a step (D3). Login roles are
--- made members of these by whoever deploys.
+-- the recovery fields of a task whose hold has expired, and what that costs its steps; it can't begin, complete or undo
+-- one (D3). These grants say which tables and columns each may write; the guards, which rows, moves and kinds of event.
+-- When something was written, nobody says but the database. Login roles are made members of these by whoever deploys.
 DO $$
 DECLARE
     role text;
@@ -15,9 +16,13 @@ END
 $$;
 
 GRANT SELECT, INSERT, UPDATE, DELETE ON task, step TO scheduler_app;
-GRANT SELECT, INSERT, UPDATE ON compensation, definition, inbox, service TO scheduler_app;
-GRANT SELECT, INSERT, DELETE ON event TO scheduler_app;
-GRANT SELECT, INSERT ON dead_letter, alert, service_event TO scheduler_app;
+GRANT SELECT, INSERT, UPDATE ON compensation, service TO scheduler_app;
+GRANT SELECT, INSERT ON definition, inbox TO scheduler_app;
+GRANT UPDATE (seen_at) ON definition TO scheduler_app;
+GRANT UPDATE (deliveries) ON inbox TO scheduler_app;
+GRANT SELECT, DELETE ON event TO scheduler_app;
+GRANT SELECT ON alert TO scheduler_app;
+GRANT SELECT, INSERT ON dead_letter, service_event TO scheduler_app;
 GRANT SELECT ON sweep, alembic_version TO scheduler_app;
 
 GRANT SELECT ON task, step, compensation, event, definition, alert, sweep, service, alembic_version
@@ -25,6 +30,10 @@ GRANT SELECT ON task, step, compensation, event, definition, alert, sweep, servi
 GRANT UPDATE (
     state, state_since, locked_by, run_id, complete_by, not_before, failure_count, error, last_event, updated_at
 ) ON task TO scheduler_supervisor;
-GRANT UPDATE (failure_count) ON step TO scheduler_supervisor;
-GRANT INSERT ON event, alert, sweep TO scheduler_supervisor;
-GRANT UPDATE ON sweep TO scheduler_supervisor;
+GRANT UPDATE (failure_count, budget, budget_left, undo_budget, undo_budget_left, reserved, reservation) ON step
+    TO scheduler_supervisor;
+GRANT INSERT, UPDATE ON sweep TO scheduler_supervisor;
+
+GRANT INSERT (task_id, number, kind, state_from, state_to, epoch, actor, detail) ON event
+    TO scheduler_app, scheduler_supervisor;
+GRANT INSERT (kind, task_id, message) ON alert TO scheduler_app, scheduler_supervisor;

@@ -58,7 +58,8 @@ CREATE TABLE event (
     detail JSONB NOT NULL,
     at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
     PRIMARY KEY (task_id, number),
-    CONSTRAINT event_kind_is_known CHECK (kind IN ('submitted', 'claimed', 'advanced', 'processed', 'failed', 'gave_up', 'released', 'expired', 'undo_requested', 'undo_advanced', 'compensated', 'undo_failed', 'undo_repaired', 'resubmitted', 'late_answer', 'noted'))
+    CONSTRAINT event_kind_is_known CHECK (kind IN ('submitted', 'claimed', 'advanced', 'processed', 'failed', 'gave_up', 'released', 'expired', 'undo_requested', 'undo_advanced', 'compensated', 'undo_failed', 'undo_repaired', 'resubmitted', 'late_answer', 'noted')),
+    CONSTRAINT events_are_numbered_from_one CHECK (number > 0)
 );
 
 CREATE TABLE inbox (
