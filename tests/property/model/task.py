@@ -48,7 +48,7 @@ class Task:
 
     def __post_init__(self) -> None:
         self.steps = {s.name: Step.of(s) for s in self.definition.steps}
-        self.events.append((EventKind.SUBMITTED, None, self.state, 0, SUBMITTER))
+        self.events.append((EventKind.SUBMITTED, None, self.state, 0, f"submitter:{SUBMITTER}"))
 
     # --- what can be read -------------------------------------------------------------------------------------
 
