@@ -16,12 +16,6 @@ def attempt_id(definition: str, task_id: str, epoch: int) -> str:
     return f"{definition}/{task_id}/{epoch}"
 
 
-def attempt_before(attempt: str) -> str | None:
-    """Workflow id of the attempt before this one; None for the first."""
-    name, task_id, epoch = attempt.split("/")
-    return attempt_id(name, task_id, int(epoch) - 1) if int(epoch) > 1 else None
-
-
 def undo_request_id(definition: str, task_id: str) -> str:
     """Workflow id of the `CompensationRequest` of a task."""
     return f"{definition}/{task_id}/undo"

@@ -281,7 +281,7 @@ async def _supervisor(stack: AsyncExitStack, settings: Settings, client: Client)
         client,
         task_queue=SUPERVISOR_QUEUE,
         workflows=[Supervise],
-        activities=[activities.begin_sweep, activities.sweep_page, activities.finish_sweep],
+        activities=activities.all,
         identity=process_name("supervisor"),
         graceful_shutdown_timeout=settings.shutdown_grace,
     )

@@ -83,6 +83,15 @@ _OUT_OF_REACH = (
 )
 """SQLSTATEs, and classes of them, of a database that can't be used now. All others are about the statement, its values
 or the rights of the role: waiting changes nothing."""
+_OF_ROWS = (
+    "22",  # a value is not what it should be
+    "23",  # a constraint, a guard
+    "40",  # serialization failure, deadlock
+    "55P03",  # a lock that can't be had in time
+    "57014",  # takes too long
+    "P0",  # a function raises
+)
+"""SQLSTATEs, and classes of them, that say something of the rows which a statement touches: with others it may pass."""
 
 
 def connect(dsn: str, **options: Any) -> Connection[Any]:
@@ -125,6 +134,12 @@ def is_out_of_reach(error: BaseException) -> bool:
     if isinstance(cause, psycopg.Error) and cause.sqlstate:
         return cause.sqlstate.startswith(_OUT_OF_REACH)
     return isinstance(cause, (psycopg.OperationalError, psycopg.InterfaceError, TimeoutError))
+
+
+def is_of_rows(error: BaseException) -> bool:
+    """Whether an error tells of some rows of a statement that has many, and not of the database or the statement."""
+    cause = error.__cause__ if isinstance(error, Unreachable) else error
+    return isinstance(cause, psycopg.Error) and (cause.sqlstate or "").startswith(_OF_ROWS)
 
 
 def unreachable(place: str, error: BaseException) -> Unreachable:

@@ -77,7 +77,10 @@ class Database:
         return f"{self._name} at {place_of(self._dsn)}"
 
     async def transaction(
-        self, *statements: tuple[str, Params], before_commit: BeforeCommit | None = None
+        self,
+        *statements: tuple[str, Params],
+        before_commit: BeforeCommit | None = None,
+        patience_s: float = _PATIENCE_S,
     ) -> tuple[Sequence[int], Sequence[Rows]]:
         """Send statements as one transaction in one round trip; repeat it by itself for five seconds.
 
@@ -85,6 +88,7 @@ class Database:
             statements: Text and parameters of each.
             before_commit: Awaited when the statements are done and their locks held, each time that they are sent; what
                 it raises undoes them.
+            patience_s: For how long it is repeated.
 
         Returns:
             Per statement, the number of rows it touched and the rows it returned.
@@ -92,7 +96,7 @@ class Database:
         Raises:
             Unreachable: The database did not answer in time. What was sent last may have been committed.
         """
-        give_up_at = monotonic() + _PATIENCE_S
+        give_up_at = monotonic() + patience_s
         pause = 0.05
         while True:
             try:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from domain.messages import Json
 from domain.states import StepState, TaskState
-from store.database import Database, query
+from domain.text import clean
+from store.connection import is_of_rows
+from store.database import Database, Params, query
 from store.state_store import NOTIFY
 
 _MOST_WATCHED = 1_000
@@ -27,6 +29,7 @@ class ExpiredStep(BaseModel):
     failure_count: int
     budget_left: int
     undo_budget_left: int
+    reserved: int
     gave_up: bool
     current: bool
     overdue: bool | None
@@ -35,8 +38,8 @@ class ExpiredStep(BaseModel):
 class ExpiredTask(BaseModel):
     """A held task whose complete_by has passed, with the policies it runs under (None: unknown version).
 
-    `expiries`: how often it has expired before, since it was submitted or a person last asked something of it.
-    `store_restarted`: the database server was started while the task was held.
+    `expiries`: how often it has expired before, since it last made progress or a person asked something of it.
+    `outage`: supervision or the store was out at some time while it was held; such an expiry is none of them.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -49,8 +52,8 @@ class ExpiredTask(BaseModel):
     past_pivot: bool
     expiries: int
     overdue_s: float
-    store_restarted: bool
-    policies: Json | None
+    outage: bool
+    policies: Any
     steps: list[ExpiredStep]
 
 
@@ -66,7 +69,17 @@ class Recovery(BaseModel):
     target: TaskState
     delay_s: float
     failed_steps: list[str]
+    outage: bool
     cause: str
+
+
+class StaleRun(BaseModel):
+    """An attempt that has lost its task, and may have a run. `given_up`: no other attempt follows."""
+
+    model_config = ConfigDict(frozen=True)
+
+    attempt: str
+    given_up: bool = False
 
 
 class Supervision:
@@ -75,11 +88,10 @@ class Supervision:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def begin_sweep(self) -> tuple[int, timedelta | None]:
-        """Record that a sweep starts. Returns its id, and how long ago the last one finished (None: never)."""
-        rows = await self._database.rows(query("begin_sweep"))
-        age = rows[0]["age_s"]
-        return int(rows[0]["id"]), None if age is None else timedelta(seconds=age)
+    async def begin_sweep(self, gap: timedelta) -> int:
+        """Record that a sweep starts; if none has finished for `gap`, also that supervision was out. Returns its id."""
+        rows = await self._database.rows(query("begin_sweep"), {"gap_s": gap.total_seconds()})
+        return int(rows[0]["id"])
 
     async def finish_sweep(self, sweep: int, *, found: int, pages: int, oldest_overdue_s: float) -> None:
         """Record what a sweep did (D4); what it changed, each page has recorded itself."""
@@ -89,8 +101,19 @@ class Supervision:
             {"sweep": sweep, "found": found, "pages": pages, "oldest": oldest_overdue_s},
         )
 
-    async def expired(self, *, window: timedelta, page: int, after: tuple[datetime | None, str]) -> list[ExpiredTask]:
-        """The next page of expired rows behind `after` (complete_by, task_id), oldest first (D2)."""
+    async def expired(
+        self,
+        *,
+        window: timedelta,
+        page: int,
+        after: tuple[datetime | None, str],
+        sweep: int | None = None,
+        within: timedelta = timedelta(days=1),
+    ) -> list[ExpiredTask]:
+        """The next page of expired rows behind `after` (complete_by, task_id), oldest first (D2).
+
+        Empty once `sweep` is at work for longer than `within`.
+        """
         rows = await self._database.rows(
             query("expired"),
             {
@@ -98,6 +121,8 @@ class Supervision:
                 "page": page,
                 "after_at": after[0] or "-infinity",
                 "after_id": after[1],
+                "sweep": sweep,
+                "within_s": within.total_seconds(),
             },
         )
         return [ExpiredTask.model_validate(r) for r in rows]
@@ -113,20 +138,52 @@ class Supervision:
     ) -> list[tuple[str, str]]:
         """Carry out decisions, each only if its row is as it was read. Returns (task_id, evicted locked_by).
 
+        If the page is refused, each is carried out by itself; one that is refused is left out, with an alert.
+
         Args:
             decisions: One page. actor: who the events name. sweep: where the page is counted.
             per_s: Tasks a second that are let go at most; a second's worth of them at once. ramp: time until it is
                 that many again for those behind them (D12).
         """
-        params = {
-            "decisions": json.dumps([d.model_dump(mode="json") for d in decisions]),
-            "actor": actor,
-            "sweep": sweep,
-            "per_s": per_s,
-            "ramp_s": ramp.total_seconds(),
-        }
-        _, rows = await self._database.transaction((query("recover"), params), (NOTIFY, {}))
-        return [(r["task_id"], r["locked_by"]) for r in rows[0]]
+        params = {"actor": actor, "sweep": sweep, "per_s": per_s, "ramp_s": ramp.total_seconds()}
+        try:
+            return await self._recover(decisions, params)
+        except Exception as error:
+            if not is_of_rows(error):
+                raise
+        evicted: list[tuple[str, str]] = []
+        for decision in decisions:
+            try:
+                evicted += await self._recover([decision], params)
+            except Exception as error:
+                if not is_of_rows(error):
+                    raise
+                await self.left_out(decision.task_id, str(error))
+        return evicted
+
+    async def left_out(self, task_id: str, reason: str) -> None:
+        """Alert on a task that can't be recovered, unless that was done within the hour."""
+        message = f"it has expired, and is not recovered: {clean(reason)[:500]}"
+        await self._database.rows(query("alert_left_out"), {"task_id": task_id, "message": message})
+
+    async def stale_runs(self, most: int) -> list[StaleRun]:
+        """Attempts that have lost their task, and whose runs are to be looked at: first those that wait longest."""
+        rows = await self._database.rows(
+            "SELECT attempt, given_up FROM stale_run WHERE due_at <= (SELECT clock_timestamp())"
+            " ORDER BY due_at LIMIT %(most)s",
+            {"most": most},
+        )
+        return [StaleRun.model_validate(r) for r in rows]
+
+    async def looked_at(self, runs: Sequence[StaleRun], *, done: Sequence[str]) -> None:
+        """Forget the attempts about whose runs nothing is left to do; the others go behind those not looked at."""
+        await self._database.transaction(
+            ("DELETE FROM stale_run WHERE attempt = ANY(%(done)s::text[])", {"done": list(done)}),
+            (
+                "UPDATE stale_run SET due_at = clock_timestamp() WHERE attempt = ANY(%(attempts)s::text[])",
+                {"attempts": [r.attempt for r in runs]},
+            ),
+        )
 
     async def watch(self, *, stuck_after: timedelta, undo_stalled_after: timedelta, worker_gone: timedelta) -> None:
         """Alert on tasks that nobody claims and on undos that don't finish, each once (D11).
@@ -156,3 +213,14 @@ class Supervision:
     async def alert_missed_sweep(self, message: str) -> bool:
         """Alert on a missed sweep, once an outage; whether this call raised it (D1)."""
         return bool(await self._database.rows(query("alert_missed_sweep"), {"message": message}))
+
+    async def _recover(self, decisions: Sequence[Recovery], params: Params) -> list[tuple[str, str]]:
+        """Carry out decisions in one transaction; nobody's lock is waited for."""
+        page = json.dumps([d.model_dump(mode="json") for d in decisions])
+        _, rows = await self._database.transaction(
+            ("SET LOCAL lock_timeout = '200ms'", {}),
+            (query("recover"), {**params, "decisions": page}),
+            (NOTIFY, {}),
+            patience_s=0,
+        )
+        return [(r["task_id"], r["locked_by"]) for r in rows[1]]

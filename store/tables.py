@@ -1,7 +1,7 @@
 """The tables of both databases, as SQLModel classes: what the migrations create and plain reads select from.
 
 State store: `task`, `step`, `compensation`, `event`, `definition`, `service`, `service_event`, `inbox`, `sweep`,
-`dead_letter`, `alert`.
+`stale_run`, `dead_letter`, `alert`.
 Orders database (a second database): `business_record`. All instants are `timestamptz`, set by the database's clock.
 """
 
@@ -82,7 +82,10 @@ def _json(*, nullable: bool = True) -> Any:
 
 
 class Task(StateTable, table=True):
-    """One logical operation. Business details are not repeated here: an attempt loads them by id (B6)."""
+    """One logical operation. Business details are not repeated here: an attempt loads them by id (B6).
+
+    `progress_at`: when it was submitted, a step or an undo was last finished, its undo began, or a person last asked.
+    """
 
     __tablename__ = "task"
     __table_args__ = (
@@ -126,6 +129,13 @@ class Task(StateTable, table=True):
         ),
         # watch_stuck.sql: undos, the longest first
         Index("task_being_undone", "state_since", "task_id", postgresql_where=text("state = 'Compensating'")),
+        # watch_stuck.sql: open tasks without progress, the longest first
+        Index(
+            "task_in_vain",
+            "progress_at",
+            "task_id",
+            postgresql_where=text("state IN ('Pending', 'Processing', 'Compensating')"),
+        ),
         # list: newest first
         Index("task_created", "created_at", "task_id"),
     )
@@ -150,6 +160,7 @@ class Task(StateTable, table=True):
     created_at: datetime = Field(sa_column=_at())
     updated_at: datetime = Field(sa_column=_at())
     state_since: datetime = Field(sa_column=_at())
+    progress_at: datetime = Field(sa_column=_at())
     last_event: int = Field(default=0, sa_column=_int(0))
     last_seq: int = Field(default=0, sa_column=_int(0))
     error: dict[str, Any] | None = Field(default=None, sa_column=_json())
@@ -327,10 +338,18 @@ class Inbox(StateTable, table=True):
 
 
 class Sweep(StateTable, table=True):
-    """What a sweep of the Supervisor did and cost (D4)."""
+    """What a sweep of the Supervisor did and cost (D4).
+
+    `outage_until`: until then supervision or the store was out, as this sweep found when it began (see
+    `begin_sweep.sql`); `timeline`: of the server that it found.
+    """
 
     __tablename__ = "sweep"
-    __table_args__ = (Index("sweep_finished", "finished_at"),)
+    __table_args__ = (
+        Index("sweep_finished", "finished_at"),
+        # expired.sql: whether there was an outage while a task was held
+        Index("sweep_outage", "outage_until", postgresql_where=text("outage_until IS NOT NULL")),
+    )
 
     id: int = Field(sa_column=Column(BigInteger, Identity(), primary_key=True))
     started_at: datetime = Field(sa_column=_at())
@@ -339,6 +358,22 @@ class Sweep(StateTable, table=True):
     changed: int = Field(default=0, sa_column=_int(0))
     pages: int = Field(default=0, sa_column=_int(0))
     oldest_overdue_s: float = Field(default=0, sa_column=Column(Float, nullable=False, server_default="0"))
+    timeline: int | None = Field(default=None, sa_column=Column(Integer, nullable=True))
+    outage_until: datetime | None = Field(default=None, sa_column=_at(nullable=True))
+
+
+class StaleRun(StateTable, table=True):
+    """An attempt that has lost its task: its run is to be ended, and what it has not answered to be passed on (F1).
+
+    `given_up`: no other attempt follows.
+    """
+
+    __tablename__ = "stale_run"
+    __table_args__ = (Index("stale_run_due", "due_at"),)
+
+    attempt: str = Field(sa_column=Column(String, primary_key=True))
+    given_up: bool = Field(default=False, sa_column=_flag())
+    due_at: datetime = Field(sa_column=_at())
 
 
 class DeadLetter(StateTable, table=True):

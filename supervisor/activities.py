@@ -2,46 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 
 from pydantic import BaseModel
 from temporalio import activity
 from temporalio.client import Client
 
-from domain.states import TaskState
-from store.supervision import Recovery, Supervision
+from store.supervision import ExpiredTask, Recovery, Supervision
 from supervisor.decide import decide
 from supervisor.runs import end_runs
 
-_GIVEN_UP = (TaskState.ERROR, TaskState.COMPENSATION_FAILED)
+_STALE_RUNS = 200
+"""Runs that one sweep ends at most."""
 
 
 class SweepTerms(BaseModel):
     """Bounds of a sweep (D4): span of deadlines, rows a page, pages at most; and the interval, to know an outage by.
 
+    Each has a default, so that a Schedule of another release starts sweeps that this one understands.
+
     Attributes:
         recovery_per_s: Tasks a second that are let go at most. recovery_ramp_s: time until it is that many (D12).
-        stuck_after_s: For how long a task may be due with nobody claiming it. undo_stalled_after_s: how long an undo
-            may take. worker_gone_s: a definition that no worker has shown for so long has none (D11).
+        stuck_after_s: For how long a task may be due with nobody claiming it, or open without progress beyond what its
+            definition allows for. undo_stalled_after_s: how long an undo may take. worker_gone_s: a definition that no
+            worker has shown for so long has none (D11).
     """
 
-    interval_s: float
-    window_s: float
-    page: int
-    pages: int
-    recovery_per_s: float
-    recovery_ramp_s: float
-    stuck_after_s: float
-    undo_stalled_after_s: float
-    worker_gone_s: float
+    interval_s: float = 10.0
+    window_s: float = 604_800.0
+    page: int = 200
+    pages: int = 20
+    recovery_per_s: float = 20.0
+    recovery_ramp_s: float = 10.0
+    stuck_after_s: float = 300.0
+    undo_stalled_after_s: float = 600.0
+    worker_gone_s: float = 30.0
+
+    @property
+    def outage(self) -> timedelta:
+        """Supervision was out if no sweep has finished for so long."""
+        return timedelta(seconds=3 * self.interval_s)
+
+    @property
+    def paging(self) -> timedelta:
+        """No page is begun after so long, so that the sweep ends within its interval."""
+        return timedelta(seconds=0.6 * self.interval_s)
 
 
 class SweepStart(BaseModel):
-    """A sweep that was begun. `counts`: whether its expiries count as failures."""
+    """A sweep that was begun."""
 
     sweep: int
-    counts: bool
 
 
 class PageRequest(BaseModel):
@@ -49,7 +62,6 @@ class PageRequest(BaseModel):
 
     terms: SweepTerms
     sweep: int
-    counts: bool
     after_at: datetime | None = None
     after_id: str = ""
 
@@ -91,8 +103,7 @@ class SupervisorActivities:
     @activity.defn
     async def begin_sweep(self, terms: SweepTerms) -> SweepStart:
         """Begin a sweep. Repeating it begins another record, which does no harm."""
-        sweep, age = await self._supervision.begin_sweep()
-        return SweepStart(sweep=sweep, counts=age is None or age <= timedelta(seconds=3 * terms.interval_s))
+        return SweepStart(sweep=await self._supervision.begin_sweep(terms.outage))
 
     @activity.defn
     async def sweep_page(self, request: PageRequest) -> PageReport:
@@ -102,11 +113,11 @@ class SupervisorActivities:
             window=timedelta(seconds=terms.window_s),
             page=terms.page,
             after=(request.after_at, request.after_id),
+            sweep=request.sweep,
+            within=terms.paging,
         )
-        decisions = [decide(task, counts=request.counts) for task in tasks]
+        decisions = [d for t in tasks if (d := await self._decide(t)) is not None]
         evicted = await self._recover(request, decisions) if decisions else []
-        if self._client is not None:
-            await end_runs(self._client, evicted, {d.task_id for d in decisions if d.target in _GIVEN_UP})
         return PageReport(
             found=len(tasks),
             changed=len(evicted),
@@ -118,19 +129,43 @@ class SupervisorActivities:
 
     @activity.defn
     async def finish_sweep(self, end: SweepEnd) -> None:
-        """Record what a sweep did, and look for what no deadline tells of. Repeating it alerts on nothing twice."""
-        report, terms = end.report, end.terms
+        """Record what a sweep did. Repeating it records the same."""
+        report = end.report
         await self._supervision.finish_sweep(
             report.sweep,
             found=report.found,
             pages=report.pages,
             oldest_overdue_s=report.oldest_overdue_s,
         )
+
+    @activity.defn
+    async def end_stale_runs(self, _: SweepTerms) -> None:
+        """End the runs that have lost their task. What can't be done now is left for a later sweep."""
+        if self._client is not None:
+            runs = await self._supervision.stale_runs(_STALE_RUNS)
+            await self._supervision.looked_at(runs, done=await end_runs(self._client, runs))
+
+    @activity.defn
+    async def watch(self, terms: SweepTerms) -> None:
+        """Look for what no deadline tells of. Repeating it alerts on nothing twice."""
         await self._supervision.watch(
             stuck_after=timedelta(seconds=terms.stuck_after_s),
             undo_stalled_after=timedelta(seconds=terms.undo_stalled_after_s),
             worker_gone=timedelta(seconds=terms.worker_gone_s),
         )
+
+    @property
+    def all(self) -> list[Callable[..., Awaitable[object]]]:
+        """What a worker of the Supervisor registers."""
+        return [self.begin_sweep, self.sweep_page, self.finish_sweep, self.end_stale_runs, self.watch]
+
+    async def _decide(self, task: ExpiredTask) -> Recovery | None:
+        """What to ask for; None, with an alert, where the policies on record can't be read."""
+        try:
+            return decide(task)
+        except Exception as error:
+            await self._supervision.left_out(task.task_id, f"nothing can be decided: {type(error).__name__}: {error}")
+            return None
 
     async def _recover(self, request: PageRequest, decisions: Sequence[Recovery]) -> list[tuple[str, str]]:
         return await self._supervision.recover(
@@ -146,7 +181,7 @@ async def sweep_once(activities: SupervisorActivities, terms: SweepTerms) -> Swe
     """One whole sweep without Temporal: what `starter.py supervise` does, and what the workflow does in steps."""
     start = await activities.begin_sweep(terms)
     report = SweepReport(sweep=start.sweep)
-    request = PageRequest(terms=terms, sweep=start.sweep, counts=start.counts)
+    request = PageRequest(terms=terms, sweep=start.sweep)
     while report.pages < terms.pages:
         page = await activities.sweep_page(request)
         report = add_page(report, page)
@@ -154,6 +189,7 @@ async def sweep_once(activities: SupervisorActivities, terms: SweepTerms) -> Swe
             break
         request = request.model_copy(update={"after_at": page.after_at, "after_id": page.after_id})
     await activities.finish_sweep(SweepEnd(terms=terms, report=report))
+    await asyncio.gather(activities.end_stale_runs(terms), activities.watch(terms))
     return report
 
 

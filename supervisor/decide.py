@@ -1,19 +1,21 @@
 """What the Supervisor asks for when a task has expired: one pure function (D5 to D7).
 
-nothing was begun            ─► Pending again, nothing counted; after a back-off, if it was not the first time
-below the threshold          ─► Pending again after a back-off
-threshold passed             ─► an extended wait, if the policy has one left; then undo, or Error
-budget spent                 ─► undo, or Error (no wait brings calls back)
-undo, below its threshold    ─► Compensating again after a back-off
-undo, threshold or budget    ─► CompensationFailed
-too many attempts            ─► Error, or CompensationFailed
+too many attempts in vain    ─► Error, or CompensationFailed
+nothing was begun            ─► back again, nothing counted; after a back-off, if it was not the first time
+budget spent                 ─► undo, or Error (no wait brings calls back); an undo: CompensationFailed
+below the threshold          ─► back again after a back-off
+threshold passed             ─► an extended wait, if the policy has one left
+none left                    ─► undo, or Error; an undo: CompensationFailed
 
-An expiry that spans an outage of supervision or of the store counts no failure, but it is one of the attempts.
+Back again is Pending, or Compensating. An expiry that spans an outage of supervision or of the store is no failure and
+no attempt, and costs no calls: what its steps had reserved is granted anew.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from domain.definition import UNDO_THRESHOLD
@@ -26,34 +28,64 @@ _UNKNOWN_POLICIES: dict[str, Any] = {
     "extended_wait_s": None,
     "extended_waits": 0,
     "on_spent": "error",
-    "most_attempts": 100,
+    "most_attempts": 1_000,
 }
 """For a definition whose policies are not on record: try again, and in the end let a person look."""
 
 
+def decide(task: ExpiredTask) -> Recovery:
+    """What to ask for: the answer of the first row of the table that fits."""
+    case = _Case(task)
+    return next(answer(case) for fits, answer in _TABLE if fits(case))
+
+
 @dataclass(frozen=True)
 class _Case:
-    task: ExpiredTask
-    policies: dict[str, Any]
-    failed: list[ExpiredStep]
-    counts: bool
+    """An expired task, and what the rows of the table ask about it."""
 
-    def answer(self, target: TaskState, delay_s: float, cause: str) -> Recovery:
-        return Recovery(
-            task_id=self.task.task_id,
-            locked_by=self.task.locked_by,
-            complete_by=self.task.complete_by,
-            last_event=self.task.last_event,
-            target=target,
-            delay_s=delay_s,
-            failed_steps=[s.name for s in self.failed] if self.counts else [],
-            cause=cause,
-        )
+    task: ExpiredTask
+
+    @cached_property
+    def policies(self) -> dict[str, Any]:
+        return {**_UNKNOWN_POLICIES, **(self.task.policies or {})}
+
+    @property
+    def undo(self) -> bool:
+        return self.task.state is TaskState.COMPENSATING
+
+    @cached_property
+    def begun(self) -> list[ExpiredStep]:
+        """Steps that this attempt began, or could not for want of calls, whichever attempt began them before."""
+        return [s for s in self.task.steps if self._is_at_work(s)]
+
+    @cached_property
+    def failed(self) -> list[ExpiredStep]:
+        return [s for s in self.begun if s.overdue or s.gave_up]
 
     @property
     def failures(self) -> int:
         """The most failures in a row that any failed step has now, with this one if it counts."""
-        return max((s.failure_count for s in self.failed), default=0) + (1 if self.counts else 0)
+        return max((s.failure_count for s in self.failed), default=0) + (0 if self.task.outage else 1)
+
+    @property
+    def threshold(self) -> int:
+        return UNDO_THRESHOLD if self.undo else int(self.policies["threshold"])
+
+    @property
+    def waits(self) -> int:
+        return 0 if self.undo else int(self.policies["extended_waits"])
+
+    def calls_left(self, step: ExpiredStep) -> int:
+        """Calls that the next attempt has, with those that an outage gives back."""
+        undo = step.state in (StepState.UNDOING, StepState.UNDO_FAILED)
+        left = step.undo_budget_left if undo else step.budget_left
+        return left + (step.reserved if self.task.outage and step.current else 0)
+
+    def _is_at_work(self, step: ExpiredStep) -> bool:
+        if step.state is StepState.UNDO_FAILED:
+            return self.undo and step.gave_up and not self.calls_left(step)
+        at_work = StepState.UNDOING if self.undo else StepState.RUNNING
+        return step.state is at_work and (step.current or not self.calls_left(step))
 
     def backoff_s(self, failures: int) -> float:
         first, factor, most = self.policies["backoff_s"]
@@ -62,53 +94,55 @@ class _Case:
         except OverflowError:
             return float(most)
 
+    @property
+    def what_happened(self) -> str:
+        if not self.failed:
+            what = "a step's deadline had not come" if self.begun else "no step was begun"
+            return f"the attempt ended, {what}"
+        what = "was not undone" if self.undo else "did not complete"
+        uncounted = "; not counted, since the store or the Supervisor was out meanwhile" if self.task.outage else ""
+        return f"step {', '.join(s.name for s in self.failed)} {what} in time, or its calls were spent{uncounted}"
 
-def decide(task: ExpiredTask, *, counts: bool = True) -> Recovery:
-    """What to ask for. `counts`: False where supervision itself was out, so that no failure is counted (D1)."""
-    counts = counts and not task.store_restarted
-    undo = task.state is TaskState.COMPENSATING
-    at_work = StepState.UNDOING if undo else StepState.RUNNING
-    begun = [s for s in task.steps if _is_at_work(s, at_work)]
-    failed = [s for s in begun if s.overdue or s.gave_up]
-    case = _Case(task, {**_UNKNOWN_POLICIES, **(task.policies or {})}, failed, counts and bool(failed))
-    back = TaskState.COMPENSATING if undo else TaskState.PENDING
-    if task.expiries + 1 >= case.policies["most_attempts"]:
-        return _stop(case, f"{task.expiries + 1} attempts have expired, which is the bound")
-    if not failed:
-        what = "a step's deadline had not come" if begun else "no step was begun"
-        delay_s = case.backoff_s(task.expiries) if task.expiries else 0.0  # again and again: perhaps all is overloaded
-        return case.answer(back, delay_s, f"the attempt ended, {what}")
-    names = ", ".join(s.name for s in failed)
-    cause = f"step {names} {'was not undone' if undo else 'did not complete'} in time, or its calls were spent"
-    cause += "" if counts else "; not counted, since the store or the Supervisor was out meanwhile"
-    if min(_budget_left(s) for s in failed) < 1:
-        return _spent(case, f"{cause}; its budget of calls is spent")
-    if case.failures <= (UNDO_THRESHOLD if undo else case.policies["threshold"]):
-        return case.answer(back, case.backoff_s(case.failures), cause)
-    if not undo and case.failures <= case.policies["threshold"] + case.policies["extended_waits"]:
-        return case.answer(back, float(case.policies["extended_wait_s"]), f"{cause}; an extended wait")
-    return _spent(case, f"{cause}; failed {case.failures} times in a row")
+    def answer(self, target: TaskState, delay_s: float, more: str = "") -> Recovery:
+        return Recovery(
+            task_id=self.task.task_id,
+            locked_by=self.task.locked_by,
+            complete_by=self.task.complete_by,
+            last_event=self.task.last_event,
+            target=target,
+            delay_s=delay_s,
+            failed_steps=[] if self.task.outage else [s.name for s in self.failed],
+            outage=self.task.outage,
+            cause="; ".join(filter(None, (self.what_happened, more))),
+        )
 
+    def back(self, delay_s: float, more: str = "") -> Recovery:
+        return self.answer(TaskState.COMPENSATING if self.undo else TaskState.PENDING, delay_s, more)
 
-def _is_at_work(step: ExpiredStep, at_work: StepState) -> bool:
-    """Whether this attempt began it, or could not for want of calls, whichever attempt began it before."""
-    if step.state is StepState.UNDO_FAILED:
-        return at_work is StepState.UNDOING and step.gave_up and _budget_left(step) < 1
-    return step.state is at_work and (step.current or _budget_left(step) < 1)
+    def stop(self, why: str) -> Recovery:
+        return self.answer(TaskState.COMPENSATION_FAILED if self.undo else TaskState.ERROR, 0.0, why)
 
-
-def _budget_left(step: ExpiredStep) -> int:
-    """Calls left."""
-    undo = step.state in (StepState.UNDOING, StepState.UNDO_FAILED)
-    return step.undo_budget_left if undo else step.budget_left
+    def spent(self, why: str) -> Recovery:
+        if self.undo or self.policies["on_spent"] != "undo" or self.task.past_pivot:
+            return self.stop(why)
+        return self.answer(TaskState.COMPENSATING, 0.0, why)
 
 
-def _spent(case: _Case, cause: str) -> Recovery:
-    if case.task.state is TaskState.PROCESSING and case.policies["on_spent"] == "undo" and not case.task.past_pivot:
-        return case.answer(TaskState.COMPENSATING, 0.0, cause)
-    return _stop(case, cause)
-
-
-def _stop(case: _Case, cause: str) -> Recovery:
-    undo = case.task.state is TaskState.COMPENSATING
-    return case.answer(TaskState.COMPENSATION_FAILED if undo else TaskState.ERROR, 0.0, cause)
+_TABLE: tuple[tuple[Callable[[_Case], bool], Callable[[_Case], Recovery]], ...] = (
+    (
+        lambda c: not c.task.outage and c.task.expiries + 1 >= c.policies["most_attempts"],
+        lambda c: c.stop(f"{c.task.expiries + 1} attempts in a row have expired without progress, which is the bound"),
+    ),
+    # again and again: perhaps all is overloaded
+    (lambda c: not c.failed, lambda c: c.back(c.backoff_s(c.task.expiries) if c.task.expiries else 0.0)),
+    (
+        lambda c: min(map(c.calls_left, c.failed)) < 1,
+        lambda c: c.spent("its budget of calls is spent"),
+    ),
+    (lambda c: c.task.outage or c.failures <= c.threshold, lambda c: c.back(c.backoff_s(c.failures))),
+    (
+        lambda c: c.failures <= c.threshold + c.waits,
+        lambda c: c.back(float(c.policies["extended_wait_s"]), "an extended wait"),
+    ),
+    (lambda _: True, lambda c: c.spent(f"failed {c.failures} times in a row")),
+)

@@ -1,95 +1,119 @@
-"""Ends the runs of attempts whose task was taken from them. Best effort: fencing does not depend on it (B9)."""
+"""Ends the runs of attempts whose task was taken from them, and passes on what they were asked and have not answered.
+
+Fencing does not depend on it (B9). That a request for undo is answered does: whatever Temporal has accepted counts,
+also where the run was closed before it could read it (F1). So the store keeps every such attempt until that is done.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Collection, Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 
 import structlog
-from temporalio.api.common.v1 import Payload, WorkflowExecution
+from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowHandle
 from temporalio.common import RawValue, WorkflowIDConflictPolicy
 from temporalio.service import RPCError, RPCStatusCode
 
-from domain.ids import attempt_before, undo_request_of
+from domain.ids import undo_request_of
+from store.supervision import StaleRun
 
 _REASON = "its task has expired, and it has not ended"
 _RPC = timedelta(seconds=2)
 _WITHIN_S = 6.0
+_AT_ONCE = 20
+_ANSWERED = (
+    EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_STARTED,
+    EventType.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_FAILED,  # a `CompensationRequest` asks already
+    EventType.EVENT_TYPE_EXTERNAL_WORKFLOW_EXECUTION_SIGNALED,
+)
+"""How a run hands a request for undo to a `CompensationRequest`."""
 
 log = structlog.get_logger(__name__)
 
 
-async def end_runs(client: Client, evicted: Sequence[tuple[str, str]], given_up: Collection[str]) -> None:
-    """End the stale runs of these tasks, as far as that can be done in six seconds.
+async def end_runs(client: Client, runs: Sequence[StaleRun]) -> list[str]:
+    """End these runs. Returns the attempts that nothing is left to do about; to look at the others again is harmless.
 
-    A run is cancelled, so that it can pass on what it was asked. One that kills its workers can't end by that, and
-    Temporal would hand it to one worker after another: it is terminated with the next eviction, or when its task is
-    given up, and the undo that it was asked for and has not read yet is passed on for it (F1).
-
-    Args:
-        evicted: Each task's id, and the attempt that has lost it.
-        given_up: Those of them that no further attempt will be made of.
+    An open run is cancelled, so that it ends by itself, with what it knows. One that is still open at the next look
+    can't: it kills its workers, is paused, or has none. It is terminated then; at once, if its task was given up.
     """
-    calls = {}
-    for task_id, attempt in evicted:
-        handle = client.get_workflow_handle(attempt)
-        calls[attempt] = _terminate(client, attempt) if task_id in given_up else handle.cancel(rpc_timeout=_RPC)
-        if (before := attempt_before(attempt)) is not None:
-            calls[before] = _terminate(client, before)
-    await asyncio.gather(*(_tried(attempt, call) for attempt, call in calls.items()))
+    slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def tried(run: StaleRun) -> bool:
+        async with slots:
+            return await _tried(client, run)
+
+    done = await asyncio.gather(*map(tried, runs))
+    return [run.attempt for run, is_done in zip(runs, done, strict=True) if is_done]
 
 
-async def _tried(attempt: str, call: Awaitable[None]) -> None:
-    """What can't be done to one run is no reason to leave the others."""
+async def _tried(client: Client, stale: StaleRun) -> bool:
+    """What can't be done about one run is no reason to leave the others."""
     try:
-        await asyncio.wait_for(call, _WITHIN_S)
+        async with asyncio.timeout(_WITHIN_S):
+            return await _end(client, stale)
     except Exception as error:
-        if not (isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND):
-            log.warning("run not ended", run=attempt, error=f"{type(error).__name__}: {error}")
+        if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:
+            return True  # it was never started, or its history is gone
+        log.warning("run not ended", run=stale.attempt, error=f"{type(error).__name__}: {error}")
+        return False
 
 
-async def _terminate(client: Client, attempt: str) -> None:
-    """Terminate a run unless it is over, and hand the request for undo that it has not read to one that will.
-
-    A signal that comes during a workflow task is in no history until that ends, at the latest with the run: so it looks
-    before, as nothing would be lost if this process died, and after.
-    """
+async def _end(client: Client, stale: StaleRun) -> bool:
+    """Cancel a run, or terminate it if it won't end by that; if it is closed, pass on what it left unanswered."""
     # Not by the handle, which does not know the status of a run that is paused.
     wanted = DescribeWorkflowExecutionRequest(
-        namespace=client.namespace, execution=WorkflowExecution(workflow_id=attempt)
+        namespace=client.namespace, execution=WorkflowExecution(workflow_id=stale.attempt)
     )
     answer = await client.workflow_service.describe_workflow_execution(wanted, retry=True, timeout=_RPC)
     run = answer.workflow_execution_info
-    if run.HasField("close_time"):
+    handle = client.get_workflow_handle(stale.attempt, run_id=run.execution.run_id)
+    if not run.HasField("close_time"):
+        if not (stale.given_up or answer.workflow_extended_info.cancel_requested):
+            await handle.cancel(rpc_timeout=_RPC)
+            return False
+        await handle.terminate(reason=_REASON, rpc_timeout=_RPC)
+    await _pass_on(client, handle, run.task_queue)
+    return True
+
+
+async def _pass_on(client: Client, handle: WorkflowHandle[object, object], task_queue: str) -> None:
+    """Pass the first request for undo on that a closed run was sent and has not answered, if there is one."""
+    waiting: list[HistoryEvent] = []
+    async for event in _history(handle):
+        if event.workflow_execution_signaled_event_attributes.signal_name == "compensate":
+            waiting.append(event)
+        elif _is_answer(event):
+            waiting.clear()
+    if not waiting:
         return
-    handle = client.get_workflow_handle(attempt, run_id=run.execution.run_id)
-    passed_on = await _pass_on(client, handle, run.task_queue)
-    await handle.terminate(reason=_REASON, rpc_timeout=_RPC)
-    if not passed_on:
-        await _pass_on(client, handle, run.task_queue)
+    signal = waiting[0].workflow_execution_signaled_event_attributes
+    payloads = signal.input.payloads[:1]
+    await client.start_workflow(
+        "CompensationRequest",
+        id=undo_request_of(handle.id),
+        task_queue=task_queue,
+        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+        start_signal="compensate",
+        start_signal_args=await client.data_converter.decode(payloads, [RawValue]) if payloads else [],
+        static_summary=f"sent to {handle.id} by {signal.identity or 'unknown'}"[:200],
+        rpc_timeout=_RPC,
+    )
 
 
-async def _pass_on(client: Client, handle: WorkflowHandle[object, object], task_queue: str) -> bool:
-    """Pass the first request for undo on that a run has not read. Whether there is one."""
-    unread: list[Sequence[Payload]] = []
-    async for event in handle.fetch_history_events(rpc_timeout=_RPC):
-        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
-            unread.clear()  # and what the run was told then is its own affair
-        signal = event.workflow_execution_signaled_event_attributes
-        if signal.signal_name == "compensate":
-            unread.append(signal.input.payloads[:1])
-    if unread:
-        await client.start_workflow(
-            "CompensationRequest",
-            id=undo_request_of(handle.id),
-            task_queue=task_queue,
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-            start_signal="compensate",
-            start_signal_args=await client.data_converter.decode(unread[0], [RawValue]) if unread[0] else [],
-            rpc_timeout=_RPC,
-        )
-    return bool(unread)
+def _history(handle: WorkflowHandle[object, object]) -> AsyncIterator[HistoryEvent]:
+    return handle.fetch_history_events(rpc_timeout=_RPC)
+
+
+def _is_answer(event: HistoryEvent) -> bool:
+    """Whether with this event a run had asked the store, or let a `CompensationRequest` go on asking."""
+    marker = event.marker_recorded_event_attributes
+    asked = marker.details["data"].payloads if "data" in marker.details else []
+    return event.event_type in _ANSWERED or (
+        not marker.HasField("failure") and any(b'"request_undo"' in p.data for p in asked)
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
@@ -34,10 +35,22 @@ class Supervise:
 
     @workflow.run
     async def run(self, terms: SweepTerms) -> SweepReport:
-        """Find what expired, ask for its recovery, and alert on what is stuck. Returns what was found and changed."""
+        """Find what expired, and ask for its recovery. Returns what was found and changed.
+
+        To end stale runs and to watch are duties of their own: neither waits for the pages, nor they for it.
+        """
+        others = [
+            asyncio.create_task(_local(SupervisorActivities.end_stale_runs, terms)),
+            asyncio.create_task(_local(SupervisorActivities.watch, terms)),
+        ]
+        report = await self._sweep(terms)
+        await asyncio.gather(*others)
+        return report
+
+    async def _sweep(self, terms: SweepTerms) -> SweepReport:
         start = await _local(SupervisorActivities.begin_sweep, terms)
         report = SweepReport(sweep=start.sweep)
-        request = PageRequest(terms=terms, sweep=start.sweep, counts=start.counts)
+        request = PageRequest(terms=terms, sweep=start.sweep)
         while report.pages < terms.pages:
             page = await _local(SupervisorActivities.sweep_page, request)
             report = add_page(report, page)

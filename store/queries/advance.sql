@@ -67,6 +67,7 @@ moved AS (
             least(rest.earliest, (SELECT complete_by FROM begun)),
             clock_timestamp() + make_interval(secs => %(claim_within_s)s)
         ) END,
+        progress_at = CASE WHEN EXISTS (SELECT 1 FROM done) THEN clock_timestamp() ELSE t.progress_at END,
         failure_count = CASE WHEN rest.open_steps = 0 THEN 0 ELSE t.failure_count END,
         error = NULL,
         last_seq = t.last_seq + (SELECT count(*) FROM begun),

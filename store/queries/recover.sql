@@ -7,11 +7,12 @@ WITH decision AS MATERIALIZED (
     SELECT d.*
     FROM jsonb_to_recordset(%(decisions)s) AS d (
         task_id text, locked_by text, complete_by timestamptz, last_event int, target text, delay_s float8,
-        failed_steps jsonb, cause text
+        failed_steps jsonb, outage boolean, cause text
     )
 ),
 expired AS MATERIALIZED (
-    SELECT t.task_id, t.state, t.epoch, t.complete_by, d.target, d.delay_s, d.failed_steps, d.cause, d.locked_by
+    SELECT t.task_id, t.state, t.epoch, t.complete_by, d.target, d.delay_s, d.failed_steps, d.outage, d.cause,
+        d.locked_by
     FROM task AS t INNER JOIN decision AS d ON d.task_id = t.task_id
     WHERE
         t.locked_by = d.locked_by AND t.complete_by = d.complete_by AND t.last_event = d.last_event
@@ -53,10 +54,27 @@ counted AS (
     FROM expired AS x
     WHERE s.task_id = x.task_id AND x.failed_steps ? s.name
 ),
+-- What did not fail, it only was at work when the attempt ended, is granted as many calls as it had reserved: another
+-- step's failure costs it nothing, nor does an outage. It stays reserved, as those calls may have been made (C15).
+granted AS (
+    UPDATE step AS s SET
+        budget = s.budget + g.calls, budget_left = s.budget_left + g.calls,
+        undo_budget = s.undo_budget + g.undo_calls, undo_budget_left = s.undo_budget_left + g.undo_calls
+    FROM (
+        SELECT
+            w.task_id, w.name, CASE w.state WHEN 'Running' THEN w.reserved ELSE 0 END AS calls,
+            CASE w.state WHEN 'Undoing' THEN w.reserved ELSE 0 END AS undo_calls
+        FROM expired AS x INNER JOIN step AS w ON w.task_id = x.task_id AND w.epoch = x.epoch
+        WHERE w.state IN ('Running', 'Undoing') AND w.reserved > 0 AND NOT x.failed_steps ? w.name
+    ) AS g
+    WHERE s.task_id = g.task_id AND s.name = g.name
+    RETURNING s.task_id, s.name, g.calls + g.undo_calls AS calls
+),
 moved AS (
     UPDATE task AS t SET
         state = x.target,
         state_since = CASE WHEN t.state = x.target THEN t.state_since ELSE clock_timestamp() END,
+        progress_at = CASE WHEN x.target IN (t.state, 'Pending') THEN t.progress_at ELSE clock_timestamp() END,
         locked_by = NULL, run_id = NULL, complete_by = NULL,
         not_before = greatest(
             CASE WHEN x.target = 'Compensating' THEN undo_from(t.task_id) END,
@@ -70,6 +88,11 @@ moved AS (
     WHERE t.task_id = x.task_id
     RETURNING t.task_id, t.last_event, t.state, t.epoch, q.delay_s
 ),
+stale AS (
+    INSERT INTO stale_run (attempt, given_up)
+    SELECT locked_by, target IN ('Error', 'CompensationFailed') FROM expired
+    ON CONFLICT DO NOTHING
+),
 alerted AS (
     INSERT INTO alert (kind, task_id, message)
     SELECT CASE m.state WHEN 'Error' THEN 'task_in_error' ELSE 'compensation_failed' END, m.task_id, x.cause
@@ -81,6 +104,12 @@ logged AS (
     SELECT
         m.task_id, m.last_event, 'expired', x.state, m.state, m.epoch, %(actor)s,
         jsonb_build_object('cause', x.cause, 'failed', x.failed_steps, 'delay_s', m.delay_s, 'held_by', x.locked_by)
+        || CASE WHEN x.outage THEN '{"outage": true}' ELSE '{}'::jsonb END
+        || coalesce((
+            SELECT jsonb_build_object('granted', jsonb_object_agg(g.name, g.calls))
+            FROM granted AS g WHERE g.task_id = m.task_id
+            HAVING count(*) > 0
+        ), '{}')
     FROM moved AS m INNER JOIN expired AS x ON x.task_id = m.task_id
 )
 SELECT m.task_id, m.state, x.locked_by

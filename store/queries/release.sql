@@ -24,6 +24,22 @@ returned AS (
     WHERE
         s.task_id = held.task_id AND s.name = %(step)s AND s.epoch = held.epoch AND s.state IN ('Running', 'Undoing')
 ),
+-- Of what runs beside it, it is not known what was sent: it is granted as many calls as it had reserved.
+granted AS (
+    UPDATE step AS s SET
+        budget = s.budget + s.reserved, budget_left = s.budget_left + s.reserved
+    FROM held
+    WHERE
+        s.task_id = held.task_id AND s.name IS DISTINCT FROM %(step)s AND s.epoch = held.epoch
+        AND s.state = 'Running' AND s.reserved > 0
+    RETURNING s.name, s.reserved
+),
+-- A start whose answer was lost may have made a run all the same: it is looked for when it must have come.
+stale AS (
+    INSERT INTO stale_run (attempt, due_at)
+    SELECT %(locked_by)s, clock_timestamp() + interval '1 minute' FROM held WHERE %(unstarted)s
+    ON CONFLICT DO NOTHING
+),
 moved AS (
     UPDATE task AS t SET
         state = CASE t.state WHEN 'Processing' THEN 'Pending' ELSE t.state END,
@@ -50,6 +66,7 @@ SELECT
     moved.task_id, moved.last_event, 'released', held.state, moved.state, moved.epoch, %(locked_by)s,
     jsonb_strip_nulls(jsonb_build_object(
         'cause', %(cause)s::text, 'record', %(record)s::text,
+        'granted', (SELECT jsonb_object_agg(name, reserved) FROM granted),
         'run_id', CASE WHEN NOT %(unstarted)s THEN %(run_id)s::text END
     ))
 FROM moved, held

@@ -50,7 +50,7 @@ moved AS (
             SELECT max(c.quarantined_until) FROM compensation AS c
             WHERE c.task_id = t.task_id AND c.seq <> m.seq AND c.state IN ('Logged', 'Undoing', 'Failed')
         )),
-        failure_count = 0, error = NULL,
+        progress_at = clock_timestamp(), failure_count = 0, error = NULL,
         last_event = t.last_event + 1, updated_at = clock_timestamp()
     FROM movable AS m
     WHERE t.task_id = m.task_id

@@ -90,6 +90,7 @@ moved AS (
     UPDATE task AS t SET
         state = target.state,
         state_since = CASE WHEN target.state = t.state THEN t.state_since ELSE clock_timestamp() END,
+        progress_at = CASE WHEN EXISTS (SELECT 1 FROM answered) THEN clock_timestamp() ELSE t.progress_at END,
         locked_by = CASE WHEN target.goes_on THEN t.locked_by END,
         run_id = CASE WHEN target.goes_on THEN %(run_id)s END,
         complete_by = CASE WHEN target.goes_on THEN coalesce(

@@ -97,7 +97,7 @@ async def bench(settings: Settings, client: Client, databases: Databases, pair: 
         reads = await stack.enter_async_context(open_reads(settings.database_url.get_secret_value()))
         address = settings.supervisor_database_url.get_secret_value()
         database = await stack.enter_async_context(Database(address, name="state store", size=4))
-        yield Bench(settings, client, stores, reads, SupervisorActivities(Supervision(database), client))
+        yield Bench(settings, client, stores, reads, Supervision(database))
 
 
 @pytest.mark.demand("B1", "D5")

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
+from temporalio.service import RPCError
 
 from audit.load import open_loader
 from audit.picture import Terms
@@ -25,6 +27,10 @@ from domain.states import StepState, TaskState
 from runtime.embedded.stack_environment import SERVICES
 from runtime.embedded.temporal import EmbeddedTemporal
 from runtime.roles import Role
+from runtime.temporal import TASK_QUEUE
+from store.reads import TaskPage
+from store.supervision import StaleRun
+from supervisor.decide import decide
 from supervisor.runs import end_runs
 from tests.acceptance.test_compensation import temporal
 from tests.conftest import FULL, Bench, Databases, Simulators, eventually
@@ -188,30 +194,96 @@ async def test_run_that_is_paused_is_listed_and_terminated_like_any_other(
         run = await in_the_middle(bench, simulators, order, task_id, "ship")
         await take_away(bench, "pause", run)
         await eventually(listed)
-        await end_runs(bench.client, [(task_id, run)], given_up={task_id})
+        assert await end_runs(bench.client, [StaleRun(attempt=run, given_up=True)]) == [run]
         description = await bench.client.get_workflow_handle(run).describe()
     assert description.status is WorkflowExecutionStatus.TERMINATED
 
 
 @pytest.mark.demand("F1", "B9")
-async def test_run_whose_request_for_undo_can_not_be_passed_on_is_not_terminated_yet(
+async def test_request_for_undo_that_can_not_be_passed_on_from_a_closed_run_is_passed_on_by_a_later_sweep(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def dies(*_: Any, **__: Any) -> None:
         raise TimeoutError("Temporal takes no signal just now")
 
+    handle = await unread(bench, order, task_id)
+    await handle.signal("compensate", {"requester": "customer", "reason": "never mind"})
+    await handle.terminate("by a person")
+    await bench.expire(task_id)
+    with monkeypatch.context() as patch:
+        patch.setattr(Client, "start_workflow", dies)
+        for _ in range(4):
+            await bench.sweep()
+    assert (await bench.page(task_id)).task.state is TaskState.PENDING
+    bench.postpone(task_id)
+    await bench.sweep()
+    async with bench.worker():
+        assert await bench.reached(task_id, TaskState.COMPENSATED) is TaskState.COMPENSATED
+    assert undo_is_asked_by(await bench.page(task_id)) == ["customer"]
+    assert simulators.live(task_id) == {}
+
+
+@pytest.mark.demand("F1", "G6")
+@pytest.mark.parametrize("closed_by", ["its time-out", "a person"])
+async def test_request_for_undo_that_a_closed_run_has_not_read_is_passed_on_once_its_task_is_recovered(
+    bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str, closed_by: str
+) -> None:
+    """Also where a later attempt has finished the task meanwhile, and where the Supervisor died in between."""
+    handle = await unread(bench, order, task_id, timedelta(seconds=1) if closed_by == "its time-out" else None)
+    await handle.signal("compensate", {"requester": "customer", "reason": "never mind"})
+    if closed_by == "a person":
+        await handle.terminate("by a person")
+
+    async def closed() -> bool:
+        return (await handle.describe()).close_time is not None
+
+    await eventually(closed)
+    await bench.expire(task_id)
+    async with bench.worker():
+        page = await bench.stores.store.snapshot(task_id)
+        assert page is not None
+        (found,) = await bench.supervision.expired(window=timedelta(days=1), page=9, after=(None, ""))
+        assert await bench.supervision.recover([decide(found)], "supervisor") == [(task_id, handle.id)]
+        assert await bench.settled(task_id) is TaskState.PROCESSED, "whoever recovered it died before the run was ended"
+        await bench.sweep()
+        assert await bench.reached(task_id, TaskState.COMPENSATED) is TaskState.COMPENSATED
+        await bench.sweep()
+    assert undo_is_asked_by(await bench.page(task_id)) == ["customer"]
+    assert simulators.live(task_id) == {"mail": 1}
+
+
+@pytest.mark.demand("F1")
+async def test_request_for_undo_that_an_evicted_run_has_answered_is_not_passed_on(
+    bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
+) -> None:
+    simulators.fault("payments", "refuse", match={"undo": True, "task_id": task_id})
     async with bench.worker():
         run = await in_the_middle(bench, simulators, order, task_id, "ship")
-        handle = bench.client.get_workflow_handle(run)
-        await take_away(bench, "pause", run)
-        await handle.signal("compensate", {"requester": "customer", "reason": "never mind"})
-        with monkeypatch.context() as patch:
-            patch.setattr(Client, "start_workflow", dies)
-            await end_runs(bench.client, [(task_id, run)], given_up={task_id})
-        await end_runs(bench.client, [(task_id, run)], given_up={task_id})
-        assert (await handle.describe()).status is WorkflowExecutionStatus.TERMINATED
-        assert await bench.reached(task_id, TaskState.COMPENSATED) is TaskState.COMPENSATED
-    assert [e.actor for e in (await bench.page(task_id)).events if e.kind == "undo_requested"] == ["customer"]
+        await bench.client.get_workflow_handle(run).signal("compensate", "never mind")
+        assert await bench.reached(task_id, TaskState.COMPENSATION_FAILED) is TaskState.COMPENSATION_FAILED
+        before = await bench.contents(task_id)
+        with suppress(WorkflowFailureError):
+            await bench.client.get_workflow_handle(run).result()
+        assert await end_runs(bench.client, [StaleRun(attempt=run)]) == [run]
+        with pytest.raises(RPCError):
+            await bench.client.get_workflow_handle(f"order/{task_id}/undo").describe()
+    assert await bench.contents(task_id) == before
+
+
+async def unread(
+    bench: Bench, order: dict[str, Any], task_id: str, execution_timeout: timedelta | None = None
+) -> WorkflowHandle[Any, Any]:
+    """The run of an order that was claimed, and that no worker has ever taken."""
+    await bench.submit(order, task_id)
+    (claim,) = await bench.stores.store.claim("gone", [("order", 1)], 1)
+    return await bench.client.start_workflow(
+        "order", id=claim.locked_by, task_queue=TASK_QUEUE, execution_timeout=execution_timeout
+    )
+
+
+def undo_is_asked_by(page: TaskPage) -> list[str]:
+    """Whose requests for undo were accepted, without the channel that they came by."""
+    return [e.actor.rpartition(":")[2] for e in page.events if e.kind == "undo_requested"]
 
 
 @pytest.mark.demand("G6", "D11")

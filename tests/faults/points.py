@@ -34,7 +34,16 @@ from store import database
 
 QUERIES = Path(database.__file__).parent / "queries"
 
-_ESCORT = {"lock", "find_task", "snapshot", "pg_notify", "pg_advisory_xact_lock", "add_service", "release_waiting"}
+_ESCORT = {
+    "lock",
+    "find_task",
+    "snapshot",
+    "pg_notify",
+    "pg_advisory_xact_lock",
+    "set_local",
+    "add_service",
+    "release_waiting",
+}
 """Statements that go with others; a transaction of nothing else is named by the first."""
 
 _INLINE = {
@@ -43,7 +52,10 @@ _INLINE = {
     r"SELECT digest FROM business_record": "find_digest",
     r"SELECT body FROM inbox": "find_answer",
     r"SELECT 1 FROM event": "was_written",
+    r"SET LOCAL": "set_local",
     r"UPDATE sweep": "finish_sweep",
+    r"SELECT attempt FROM stale_run": "find_stale_runs",
+    r"DELETE FROM stale_run": "forget_stale_runs",
     r"INSERT INTO service": "add_service",
     r"SELECT name, state = 'open'": "find_open_services",
     r"SELECT extract.* FROM sweep": "last_sweep_age",

@@ -30,7 +30,7 @@ CLAIM = {
     "claim_within_s": 10.0,
     "task_ids": None,
 }
-EXPIRE = {"window_s": 604_800.0, "page": PAGE, "after_at": "-infinity", "after_id": ""}
+EXPIRE = {"window_s": 604_800.0, "page": PAGE, "after_at": "-infinity", "after_id": "", "sweep": None, "within_s": 60.0}
 
 TASKS = """
 INSERT INTO task (

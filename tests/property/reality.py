@@ -11,7 +11,7 @@ from typing import Any, Literal
 from domain.definition import Definition, Registry
 from domain.messages import Begin, Json, Report, UndoCall, UndoRequest
 from domain.states import UndoState
-from store.database import BeforeCommit, Database, Params, Rows
+from store.database import Database, Params, Rows
 from store.intake import Intake, NewTask
 from store.snapshot import Snapshot
 from store.state_store import Claim, Hold, StateStore
@@ -72,11 +72,11 @@ class Twice:
         self._database = database
 
     async def transaction(
-        self, *statements: tuple[str, Params], before_commit: BeforeCommit | None = None
+        self, *statements: tuple[str, Params], **options: Any
     ) -> tuple[Sequence[int], Sequence[Rows]]:
         """As the database's, sent twice."""
-        await self._database.transaction(*statements, before_commit=before_commit)
-        return await self._database.transaction(*statements, before_commit=before_commit)
+        await self._database.transaction(*statements, **options)
+        return await self._database.transaction(*statements, **options)
 
     async def rows(self, statement: str, params: Params | None = None) -> Rows:
         """As the database's: only reads come this way."""
@@ -211,11 +211,13 @@ class Reality:
         )
         return Answer("yes" if moved else "no")
 
-    async def decide(self, *, counts: bool) -> Decision:
+    async def decide(self, *, outage: bool) -> Decision:
         """Read the task as the Supervisor does, and decide; the decision can be carried out later."""
         page = await self._supervision.expired(window=LONG, page=1_000, after=(None, ""))
-        made = decide(next(t for t in page if t.task_id == self._task_id), counts=counts)
-        decision = Decision(made.locked_by, made.last_event, made.target, made.delay_s, tuple(made.failed_steps))
+        found = next(t for t in page if t.task_id == self._task_id)
+        made = decide(found.model_copy(update={"outage": outage}))
+        failed = tuple(made.failed_steps)
+        decision = Decision(made.locked_by, made.last_event, made.target, made.delay_s, failed, made.outage)
         self._recoveries[decision] = made
         return decision
 

@@ -105,7 +105,7 @@ class Scene:
                 self.hold = self.task.started
         self.seen = await self.real.see()
         if self.task.late:
-            self.decision = await self.real.decide(counts=True)
+            self.decision = await self.real.decide(outage=False)
         return self
 
     def contenders(self) -> dict[str, Write]:

@@ -197,7 +197,7 @@ class StoreMachine(RuleBasedStateMachine):
     def worker_dies(self, lost: bool) -> None:
         """Nobody writes until every deadline has passed, and the Supervisor has seen it."""
         self.write(Write("time_passes", {"steps": [n for n, s in self.task.steps.items() if s.epoch]}))
-        self.supervisor_decides(counts=True)
+        self.supervisor_decides(outage=False)
         self.supervisor(newest=True, lost=lost)
 
     @when(lambda self: self.task.held or not self.task.due)
@@ -206,10 +206,10 @@ class StoreMachine(RuleBasedStateMachine):
         self.write(of_time(data.draw, self.task))
 
     @when(lambda self: self.task.late)
-    @rule(counts=st.sampled_from([True, True, False]))
-    def supervisor_decides(self, counts: bool) -> None:
-        decision = decide(self.task, counts=counts)
-        assert self.setting.run(self.real.decide(counts=counts)) == decision
+    @rule(outage=st.sampled_from([False, False, True]))
+    def supervisor_decides(self, outage: bool) -> None:
+        decision = decide(self.task, outage=outage)
+        assert self.setting.run(self.real.decide(outage=outage)) == decision
         self.decisions.append(decision)
 
     @when(lambda self: bool(self.decisions))

@@ -32,6 +32,7 @@ def step(name: str = "charge", state: StepState = StepState.RUNNING, **more: Any
         "failure_count": 0,
         "budget_left": 6,
         "undo_budget_left": 6,
+        "reserved": 0,
         "gave_up": False,
         "current": True,
         "overdue": True,
@@ -49,7 +50,7 @@ def task(*steps: ExpiredStep, state: TaskState = TaskState.PROCESSING, **more: A
         "past_pivot": False,
         "expiries": 3,
         "overdue_s": 1.0,
-        "store_restarted": False,
+        "outage": False,
         "policies": POLICIES,
     }
     return ExpiredTask(state=state, steps=list(steps), **{**values, **more})
@@ -137,21 +138,23 @@ def test_decision_carries_the_holder_and_the_deadline_that_were_read() -> None:
     assert (found.task_id, found.locked_by, found.complete_by) == (read.task_id, read.locked_by, read.complete_by)
 
 
-@pytest.mark.demand("D1")
-def test_after_an_outage_of_supervision_no_failure_is_counted_and_no_threshold_is_passed() -> None:
-    found = decide(task(step(failure_count=3)), counts=False)
-    assert (found.target, found.failed_steps) == (TaskState.PENDING, [])
-    assert decide(task(step())).failed_steps == ["charge"]
-
-
-@pytest.mark.demand("D5", "D7")
-def test_expiry_that_spans_a_start_of_the_store_counts_no_failure_but_is_one_of_the_attempts() -> None:
-    found = decide(task(step(failure_count=3), store_restarted=True))
-    assert (found.target, found.failed_steps) == (TaskState.PENDING, [])
+@pytest.mark.demand("D1", "D5", "D7")
+def test_expiry_that_spans_an_outage_counts_no_failure_and_no_attempt_and_passes_no_bound() -> None:
+    found = decide(task(step(failure_count=3), outage=True, expiries=99))
+    assert (found.target, found.failed_steps, found.outage) == (TaskState.PENDING, [], True)
     assert "not counted" in found.cause
-    assert "not counted" not in decide(task(step())).cause
-    assert decide(task(step(), store_restarted=True, expiries=99)).target is TaskState.ERROR
-    assert decide(task(step(budget_left=0), store_restarted=True)).target is TaskState.COMPENSATING
+    counted = decide(task(step()))
+    assert (counted.failed_steps, counted.outage) == (["charge"], False)
+    assert "not counted" not in counted.cause
+
+
+@pytest.mark.demand("D5", "E1")
+def test_last_calls_of_a_budget_return_after_an_outage_unless_an_earlier_attempt_spent_them() -> None:
+    spent = step(budget_left=0, reserved=3)
+    assert decide(task(spent, outage=True)).target is TaskState.PENDING
+    assert decide(task(spent)).target is TaskState.COMPENSATING
+    before = step(budget_left=0, reserved=3, current=False, gave_up=True)
+    assert decide(task(before, outage=True)).target is TaskState.COMPENSATING
 
 
 # --- past the threshold ---------------------------------------------------------------------------------------
@@ -285,6 +288,7 @@ steps_ = st.builds(
     failure_count=counts,
     budget_left=st.integers(0, 20),
     undo_budget_left=st.integers(0, 20),
+    reserved=st.integers(0, 20),
     gave_up=st.booleans(),
     current=st.booleans(),
     overdue=st.none() | st.booleans(),
@@ -306,8 +310,8 @@ policies_ = st.none() | st.builds(
     st.integers(1, 200),
 )
 tasks = st.builds(
-    lambda state, steps, policies, expiries, past, restarted: task(
-        *steps, state=state, policies=policies, expiries=expiries, past_pivot=past, store_restarted=restarted
+    lambda state, steps, policies, expiries, past, outage: task(
+        *steps, state=state, policies=policies, expiries=expiries, past_pivot=past, outage=outage
     ),
     st.sampled_from([TaskState.PROCESSING, TaskState.COMPENSATING]),
     st.lists(steps_, max_size=4, unique_by=lambda s: s.name),
@@ -320,9 +324,9 @@ tasks = st.builds(
 
 @pytest.mark.demand("D3", "D5", "D7")
 @settings(deadline=None)
-@given(tasks, st.booleans())
-def test_whatever_comes_the_answer_is_a_legal_move_with_a_finite_delay(found: ExpiredTask, counted: bool) -> None:
-    answer = decide(found, counts=counted)
+@given(tasks)
+def test_whatever_comes_the_answer_is_a_legal_move_with_a_finite_delay(found: ExpiredTask) -> None:
+    answer = decide(found)
     assert may_move(found.state, answer.target)
     assert answer.target is not TaskState.PROCESSING
     assert math.isfinite(answer.delay_s)
@@ -331,5 +335,5 @@ def test_whatever_comes_the_answer_is_a_legal_move_with_a_finite_delay(found: Ex
     at_work = {s.name for s in found.steps if s.state is (StepState.UNDOING if undo else StepState.RUNNING)}
     refused = {s.name for s in found.steps if s.state is StepState.UNDO_FAILED and s.gave_up and not s.undo_budget_left}
     assert set(answer.failed_steps) <= (at_work | refused if undo else at_work)
-    assert (counted and not found.store_restarted) or answer.failed_steps == []
+    assert not (found.outage and answer.failed_steps)
     assert answer.cause

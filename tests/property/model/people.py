@@ -29,7 +29,7 @@ def request_undo(task: Task, *, holder: str | None, definition: str | None) -> A
         for entry in task.log:
             entry.state = _U.LOGGED if entry.state is _U.SKIPPED else entry.state
             entry.generation += entry.state.is_open
-    task.failures = 0
+    task.failures = task.in_vain = 0
     task.let_go(due=task.may_be_undone_now)
     task.move(_K.UNDO_REQUESTED, PERSON, _T.COMPENSATING)
     return Answer("accepted")
@@ -45,7 +45,7 @@ def resubmit(task: Task) -> Answer:
             step.budget += granted - step.budget_left
             step.budget_left, step.failures, step.gave_up = granted, 0, False
             step.generation += step.state is _S.FAILED and not step.unknown
-    task.failures = 0
+    task.failures = task.in_vain = 0
     task.let_go()
     task.move(_K.RESUBMITTED, PERSON, _T.PENDING)
     return Answer("yes")
@@ -69,7 +69,7 @@ def repair_undo(task: Task, *, step: str, to: UndoState) -> Answer:
     entry.state = to
     if closed or found.state is _S.UNDOING:
         found.state, found.reserved, found.gave_up = _S.UNDONE if closed else _S.UNDO_FAILED, 0, False
-    task.failures = 0
+    task.failures = task.in_vain = 0
     task.let_go(due=calls_were_over and not task.is_in_quarantine)
     task.move(_K.UNDO_REPAIRED, PERSON, _T.COMPENSATING)
     return Answer("yes")

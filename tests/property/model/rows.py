@@ -62,6 +62,17 @@ class Step:
         else:
             self.budget_left += calls
 
+    def grant(self) -> None:
+        """It has not failed, and does not pay for what ended its attempt: as many calls as it had reserved are granted.
+
+        They stay reserved, as they may have been made.
+        """
+        self.give_back(self.reserved)
+        if self.state is _S.UNDOING:
+            self.undo_budget += self.reserved
+        else:
+            self.budget += self.reserved
+
     def finish(self, state: StepState, used: int | None) -> None:
         """It is done, or undone: what was certainly not used returns, and failures are counted from zero again."""
         self.give_back(max(0, self.reserved - used) if used is not None else 0)

@@ -29,6 +29,7 @@ def advance(
         if done and completed:
             task.steps[done].finish(_S.COMPLETED, calls)
             task.steps[done].result = result
+            task.in_vain = 0
         begun = begin is not None and (completed or done is None) and task.begin(begin)
     if completed or begun:
         task.run_id = hold.run_id
@@ -50,6 +51,7 @@ def undo_advance(
         entry = task.entry(done)
         if entry and entry.state is _U.UNDOING and _is_to_wait(task, entry):
             task.steps[entry.step].finish(_S.UNDOING, calls)
+            task.in_vain = 0
             entry.quarantined = entry.waits = True
             entry.generation += 1
             task.let_go(due=False)
@@ -58,6 +60,7 @@ def undo_advance(
         undone = entry is not None and entry.state is _U.UNDOING
         if entry and undone:
             task.steps[entry.step].finish(_S.UNDONE, calls)
+            task.in_vain = 0
             entry.state = _U.UNDONE
         left = task.next_undo
         begun = begin is not None and begin == left and (undone or done is None) and task.begin_undo(begin)
@@ -84,6 +87,7 @@ def fail(task: Task, hold: Hold, *, step: str, unknown: bool | None, then: Liter
             found.refuse(_S.FAILED if found.state is _S.RUNNING else found.state)
             found.unknown = found.unknown or before if unknown is None else unknown
         task.failures += 1
+        task.in_vain = 0
         task.let_go(due=task.may_be_undone_now)
         undo = then == "undo" and not task.past_pivot
         task.move(_K.FAILED, hold.locked_by, _T.COMPENSATING if undo else _T.ERROR)
@@ -122,6 +126,9 @@ def release(task: Task, hold: Hold, *, step: str | None, sent: int | None, delay
             unsent = max(0, task.steps[step].reserved - sent)
             task.steps[step].give_back(unsent)
             task.steps[step].reserved -= unsent
+        if task.state is _T.PROCESSING:
+            for other in set(task.at_work) - {step}:
+                task.steps[other].grant()
         task.give_back(hold, delay_s)
     return task.unless_said(hold, _K.RELEASED, End.RELEASED)
 

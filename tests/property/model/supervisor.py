@@ -22,33 +22,40 @@ class Decision:
     target: TaskState
     delay_s: float
     failed: tuple[str, ...]
+    outage: bool
 
 
-def decide(task: Task, *, counts: bool) -> Decision:
-    """What follows for a task that has expired. `counts`: not where supervision itself was out."""
+def decide(task: Task, *, outage: bool) -> Decision:
+    """What follows for a task that has expired. `outage`: supervision itself was out meanwhile."""
     undo, terms = task.state is _T.COMPENSATING, task.definition
+    left = {n: s.left + (s.reserved if outage and s.epoch == task.epoch else 0) for n, s in task.steps.items()}
     at_work = [s for s in task.steps.items() if s[1].state is AT_WORK[task.state]]
-    failed = {n: s for n, s in at_work if (s.epoch == task.epoch or s.left == 0) and (s.overdue or s.gave_up)}
-    counted = tuple(failed) if counts else ()
-    failures = max((s.failures for s in failed.values()), default=0) + bool(counted)
+    failed = {n: s for n, s in at_work if (s.epoch == task.epoch or left[n] == 0) and (s.overdue or s.gave_up)}
+    failures = max((s.failures for s in failed.values()), default=0) + (not outage)
     back, stop = (_T.COMPENSATING, _T.COMPENSATION_FAILED) if undo else (_T.PENDING, _T.ERROR)
     spent = stop if undo or task.past_pivot or terms.on_spent == "error" else _T.COMPENSATING
     waits = terms.extended_wait.times if terms.extended_wait and not undo else 0
     threshold = UNDO_THRESHOLD if undo else terms.threshold
-    seen = task.attempt, len(task.events)
-    if _expiries(task) + 1 >= terms.most_attempts:
-        return Decision(*seen, stop, 0.0, counted)
+
+    def to(target: TaskState, delay_s: float) -> Decision:
+        counted = () if outage else tuple(failed)
+        return Decision(task.attempt, len(task.events), target, delay_s, counted, outage)
+
+    def pause(times: int) -> float:
+        grown = terms.backoff.first * terms.backoff.factor ** max(0, times - 1)
+        return min(grown, terms.backoff.most).total_seconds()
+
+    if not outage and task.in_vain + 1 >= terms.most_attempts:
+        return to(stop, 0.0)
     if not failed:
-        again = terms.backoff.first * terms.backoff.factor ** (_expiries(task) - 1) if _expiries(task) else None
-        return Decision(*seen, back, min(again, terms.backoff.most).total_seconds() if again else 0.0, ())
-    if any(s.left == 0 for s in failed.values()):
-        return Decision(*seen, spent, 0.0, counted)
-    if failures <= threshold:
-        pause = terms.backoff.first * terms.backoff.factor ** max(0, failures - 1)
-        return Decision(*seen, back, min(pause, terms.backoff.most).total_seconds(), counted)
+        return to(back, pause(task.in_vain) if task.in_vain else 0.0)
+    if any(left[n] == 0 for n in failed):
+        return to(spent, 0.0)
+    if outage or failures <= threshold:
+        return to(back, pause(failures))
     if terms.extended_wait and failures <= threshold + waits:
-        return Decision(*seen, back, terms.extended_wait.wait.total_seconds(), counted)
-    return Decision(*seen, spent, 0.0, counted)
+        return to(back, terms.extended_wait.wait.total_seconds())
+    return to(spent, 0.0)
 
 
 def recover(task: Task, *, decision: Decision) -> Answer:
@@ -58,15 +65,13 @@ def recover(task: Task, *, decision: Decision) -> Answer:
         return Answer("nothing")
     for name in decision.failed:
         task.steps[name].failures += 1
+    for name in set(task.at_work) - set(decision.failed):
+        task.steps[name].grant()
     task.failures += bool(decision.failed)
+    task.in_vain += not decision.outage
     undo = decision.target is _T.COMPENSATING
+    if decision.target not in (task.state, _T.PENDING):
+        task.in_vain = 0
     task.let_go(due=not decision.delay_s and (task.may_be_undone_now or not undo))
     task.move(_K.EXPIRED, SUPERVISOR, decision.target)
     return Answer("recovered")
-
-
-def _expiries(task: Task) -> int:
-    """How often it has expired since it was submitted, or a person last asked something of it."""
-    kinds = [kind for kind, *_ in task.events]
-    asked = [n for n, kind in enumerate(kinds) if kind in (_K.RESUBMITTED, _K.UNDO_REQUESTED, _K.UNDO_REPAIRED)]
-    return kinds[max(asked, default=0) :].count(_K.EXPIRED)

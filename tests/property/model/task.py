@@ -24,7 +24,8 @@ KNOWN = "the claim's own"
 class Task:
     """A task that was admitted.
 
-    `recorded`: its business record is there; `gone`: its row was removed; `broken`: services whose breaker is open.
+    `recorded`: its business record is there; `gone`: its row was removed; `broken`: services whose breaker is open;
+    `in_vain`: how often it has expired since it made progress, or a person asked something of it.
     """
 
     task_id: str
@@ -36,6 +37,7 @@ class Task:
     late: bool = False
     due: bool = True
     failures: int = 0
+    in_vain: int = 0
     recorded: bool = False
     abandoned: bool = False
     gone: bool = False

@@ -24,15 +24,17 @@ GRANT SELECT, DELETE ON event TO scheduler_app;
 GRANT SELECT ON alert TO scheduler_app;
 GRANT SELECT, INSERT ON dead_letter, service_event TO scheduler_app;
 GRANT SELECT ON sweep, alembic_version TO scheduler_app;
+GRANT INSERT ON stale_run TO scheduler_app;
 
 GRANT SELECT ON task, step, compensation, event, definition, alert, sweep, service, alembic_version
     TO scheduler_supervisor;
 GRANT UPDATE (
-    state, state_since, locked_by, run_id, complete_by, not_before, failure_count, error, last_event, updated_at
+    state, state_since, progress_at, locked_by, run_id, complete_by, not_before, failure_count, error, last_event,
+    updated_at
 ) ON task TO scheduler_supervisor;
-GRANT UPDATE (failure_count, budget, budget_left, undo_budget, undo_budget_left, reserved, reservation) ON step
-    TO scheduler_supervisor;
+GRANT UPDATE (failure_count, budget, budget_left, undo_budget, undo_budget_left) ON step TO scheduler_supervisor;
 GRANT INSERT, UPDATE ON sweep TO scheduler_supervisor;
+GRANT SELECT, INSERT, UPDATE, DELETE ON stale_run TO scheduler_supervisor;
 
 GRANT INSERT (task_id, number, kind, state_from, state_to, epoch, actor, detail) ON event
     TO scheduler_app, scheduler_supervisor;

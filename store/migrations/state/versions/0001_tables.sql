@@ -151,10 +151,23 @@ CREATE TABLE sweep (
     changed INTEGER DEFAULT '0' NOT NULL,
     pages INTEGER DEFAULT '0' NOT NULL,
     oldest_overdue_s FLOAT DEFAULT '0' NOT NULL,
+    timeline INTEGER,
+    outage_until TIMESTAMP WITH TIME ZONE,
     PRIMARY KEY (id)
 );
 
 CREATE INDEX sweep_finished ON sweep (finished_at);
+
+CREATE INDEX sweep_outage ON sweep (outage_until) WHERE outage_until IS NOT NULL;
+
+CREATE TABLE stale_run (
+    attempt VARCHAR NOT NULL,
+    given_up BOOLEAN DEFAULT false NOT NULL,
+    due_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
+    PRIMARY KEY (attempt)
+);
+
+CREATE INDEX stale_run_due ON stale_run (due_at);
 
 CREATE TABLE task (
     task_id VARCHAR NOT NULL,
@@ -177,6 +190,7 @@ CREATE TABLE task (
     created_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
     updated_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
     state_since TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
+    progress_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
     last_event INTEGER DEFAULT '0' NOT NULL,
     last_seq INTEGER DEFAULT '0' NOT NULL,
     error JSONB,
@@ -200,6 +214,8 @@ CREATE INDEX task_held ON task (complete_by, task_id) WHERE locked_by IS NOT NUL
 CREATE INDEX task_held_by_worker ON task (worker) WHERE locked_by IS NOT NULL;
 
 CREATE INDEX task_needs_a_person ON task (state, state_since) WHERE state IN ('Error', 'CompensationFailed');
+
+CREATE INDEX task_in_vain ON task (progress_at, task_id) WHERE state IN ('Pending', 'Processing', 'Compensating');
 
 CREATE INDEX task_open ON task (definition, state, not_before) WHERE state IN ('Pending', 'Processing');
 
