@@ -1,4 +1,4 @@
-"""Ends the runs of attempts whose task was taken from them, and passes on what they were asked and have not answered.
+"""Ends the runs of attempts whose task was taken from them, and passes on what they were asked and have not passed on themselves.
 
 Fencing does not depend on it (B9). That a request for undo is answered does: whatever Temporal has accepted counts,
 also where the run was closed before it could read it (F1). So the store keeps every such attempt until that is done.
@@ -7,7 +7,7 @@ also where the run was closed before it could read it (F1). So the store keeps e
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 
 import structlog
@@ -26,12 +26,11 @@ _REASON = "its task has expired, and it has not ended"
 _RPC = timedelta(seconds=2)
 _WITHIN_S = 6.0
 _AT_ONCE = 20
-_ANSWERED = (
+_HANDED_ON = (
     EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_STARTED,
-    EventType.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_FAILED,  # a `CompensationRequest` asks already
     EventType.EVENT_TYPE_EXTERNAL_WORKFLOW_EXECUTION_SIGNALED,
 )
-"""How a run hands a request for undo to a `CompensationRequest`."""
+"""How a run hands its requests for undo to the `CompensationRequest` of its task."""
 
 log = structlog.get_logger(__name__)
 
@@ -65,7 +64,7 @@ async def _tried(client: Client, stale: StaleRun) -> bool:
 
 
 async def _end(client: Client, stale: StaleRun) -> bool:
-    """Cancel a run, or terminate it if it won't end by that; if it is closed, pass on what it left unanswered."""
+    """Cancel a run, or terminate it if it won't end by that; if it is closed, pass on what it was asked in vain."""
     # Not by the handle, which does not know the status of a run that is paused.
     wanted = DescribeWorkflowExecutionRequest(
         namespace=client.namespace, execution=WorkflowExecution(workflow_id=stale.attempt)
@@ -83,12 +82,12 @@ async def _end(client: Client, stale: StaleRun) -> bool:
 
 
 async def _pass_on(client: Client, handle: WorkflowHandle[object, object], task_queue: str) -> None:
-    """Pass the first request for undo on that a closed run was sent and has not answered, if there is one."""
+    """Pass the first request for undo on that a closed run was sent and has not handed on itself, if there is one."""
     waiting: list[HistoryEvent] = []
-    async for event in _history(handle):
+    async for event in handle.fetch_history_events(rpc_timeout=_RPC):
         if event.workflow_execution_signaled_event_attributes.signal_name == "compensate":
             waiting.append(event)
-        elif _is_answer(event):
+        elif event.event_type in _HANDED_ON:
             waiting.clear()
     if not waiting:
         return
@@ -103,17 +102,4 @@ async def _pass_on(client: Client, handle: WorkflowHandle[object, object], task_
         start_signal_args=await client.data_converter.decode(payloads, [RawValue]) if payloads else [],
         static_summary=f"sent to {handle.id} by {signal.identity or 'unknown'}"[:200],
         rpc_timeout=_RPC,
-    )
-
-
-def _history(handle: WorkflowHandle[object, object]) -> AsyncIterator[HistoryEvent]:
-    return handle.fetch_history_events(rpc_timeout=_RPC)
-
-
-def _is_answer(event: HistoryEvent) -> bool:
-    """Whether with this event a run had asked the store, or let a `CompensationRequest` go on asking."""
-    marker = event.marker_recorded_event_attributes
-    asked = marker.details["data"].payloads if "data" in marker.details else []
-    return event.event_type in _ANSWERED or (
-        not marker.HasField("failure") and any(b'"request_undo"' in p.data for p in asked)
     )

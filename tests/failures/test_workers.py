@@ -62,8 +62,8 @@ async def test_payload_that_kills_every_worker_ends_in_error_and_takes_nobody_wi
 @pytest.mark.parametrize(
     ("asked_of", "given", "who", "why"),
     [
-        (2, [{"requester": "customer", "reason": "it takes too long"}], "customer", "it takes too long"),
-        (3, [], "signal", "no reason given"),
+        (2, [{"requester": "customer", "reason": "it takes too long"}], "signal:customer", "it takes too long"),
+        (3, [], "signal:unnamed", "no reason given"),
     ],
     ids=["an attempt that is followed by another", "the last one, without a reason"],
 )

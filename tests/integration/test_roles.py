@@ -54,6 +54,8 @@ INSERT_TASK = (
         "UPDATE step SET state = 'Completed'",
         "UPDATE step SET result = '{}'",
         "UPDATE step SET budget_left = 9",
+        "UPDATE step SET budget = 99, budget_left = 96 WHERE name = 'stock'",
+        "UPDATE step SET undo_budget = 29, undo_budget_left = 29",
         "UPDATE step SET reservation = 'mine', reserved = 3",
         "UPDATE step SET complete_by = now() + interval '1 hour'",
         "UPDATE step SET key_generation = 1",

@@ -91,14 +91,12 @@ BEGIN
     IF acting_role() = 'supervisor' AND NOT (
             NEW.state = OLD.state AND NEW.state IN ('Running', 'Undoing', 'UndoFailed')
             AND NEW.failure_count IN (OLD.failure_count, OLD.failure_count + 1)
-            AND NEW.reserved BETWEEN 0 AND OLD.reserved
-            AND NEW.budget_left BETWEEN OLD.budget_left AND OLD.budget_left + OLD.reserved
-            AND NEW.undo_budget_left BETWEEN OLD.undo_budget_left AND OLD.undo_budget_left + OLD.reserved
-            AND NEW.budget IN (OLD.budget, OLD.budget + NEW.budget_left - OLD.budget_left)
-            AND NEW.undo_budget IN (OLD.undo_budget, OLD.undo_budget + NEW.undo_budget_left - OLD.undo_budget_left)
+            AND NEW.budget - NEW.budget_left = OLD.budget - OLD.budget_left
+            AND NEW.undo_budget - NEW.undo_budget_left = OLD.undo_budget - OLD.undo_budget_left
+            AND NEW.budget - OLD.budget + NEW.undo_budget - OLD.undo_budget IN (0, OLD.reserved)
         )
     THEN
-        RAISE EXCEPTION 'task %, step %: the Supervisor only counts a failure, or gives back what was reserved',
+        RAISE EXCEPTION 'task %, step %: the Supervisor only counts a failure, or grants what was reserved',
             OLD.task_id, OLD.name
             USING ERRCODE = 'insufficient_privilege', CONSTRAINT = 'supervisor_counts_what_expired';
     END IF;
