@@ -24,6 +24,7 @@ from activities.clock import uptime
 from activities.draining import Draining, LetGo
 from activities.http import body_of, code_of, exchange, fault_of_answer, fault_of_transport
 from domain.faults import (
+    KEY_FORGOTTEN,
     AnswerTooLong,
     DefinitionError,
     Fault,
@@ -50,9 +51,6 @@ from domain.text import clean, clean_json
 
 MARGIN_S = 0.05
 """Kept back from the time left, for the answer to be recorded (C4)."""
-
-KEY_FORGOTTEN = "key_forgotten"
-"""It may be done, and the service may know its key no more: sent now, a call could do it twice, or undo nothing."""
 
 _LEAST_S = 0.05
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0

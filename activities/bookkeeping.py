@@ -15,10 +15,10 @@ from typing import Literal, assert_never
 
 from temporalio import activity
 
-from activities.agent import KEY_FORGOTTEN, Agents, AnswersLater
+from activities.agent import Agents, AnswersLater
 from activities.clock import uptime
 from activities.reservations import Reservation, Reservations
-from domain.faults import DEFINITION_ERROR, Unreachable
+from domain.faults import DEFINITION_ERROR, KEY_FORGOTTEN, Unreachable
 from domain.ids import attempt_id
 from domain.messages import (
     Begin,

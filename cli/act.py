@@ -1,9 +1,6 @@
-"""`compensate`, `supervise`, `migrate`: what a person asks for. Rows are edited; workers do the work."""
+"""`compensate`, `supervise`: what a person asks for. Rows are edited; workers do the work."""
 
 from __future__ import annotations
-
-from psycopg.errors import InsufficientPrivilege
-from sqlalchemy.exc import DBAPIError
 
 from cli.app import By, Code, OneId, Output, Reason, Timeout, Wait, run, said
 from cli.environment import requester, settings
@@ -12,12 +9,11 @@ from cli.output import Format, say, tell, tell_json
 from domain.faults import NotFound, Unreachable
 from domain.messages import UndoRequest
 from domain.states import TaskState
-from runtime.parts import address, open_state_store, sweep_terms
-from runtime.settings import Settings
+from runtime.parts import open_state_store, sweep_terms
+from runtime.settings import address
 from runtime.temporal import connect
 from store.database import Database
 from store.reads import open_reads
-from store.schema import Database as DatabaseName
 from store.schema import check_schema
 from store.supervision import Supervision
 from supervisor.activities import SupervisorActivities, SweepReport, sweep_once
@@ -41,32 +37,6 @@ def compensate(
 def supervise(output: Output = Format.TEXT) -> Code:
     """Do one sweep of the Supervisor by hand; works while Temporal is down."""
     return run(_supervise(output))
-
-
-def migrate(output: Output = Format.TEXT) -> Code:
-    """Bring the schema of both databases to the newest version, as their owner."""
-    found = settings()
-    _migrate(found, "state", "admin_database_url")
-    _migrate(found, "orders", "admin_orders_url")
-    if output is Format.JSON:
-        tell_json({"migrated": ["state", "orders"]})
-    else:
-        tell("state and orders database: at the newest schema version")
-    return Code.OK
-
-
-def _migrate(found: Settings, database: DatabaseName, setting: str) -> None:
-    from store.migrate import migrate  # noqa: PLC0415 (Alembic takes half a second, and no other command needs it)
-
-    dsn = address(found, setting)
-    try:
-        migrate(dsn, database)
-    except DBAPIError as error:
-        reason = str(error.orig).strip().splitlines()[0]
-        if isinstance(error.orig, InsufficientPrivilege):
-            raise PermissionError(f"SAS_{setting.upper()} is not the owner's address: {reason}") from error
-        raise Unreachable(f"{database} database can't be migrated (SAS_{setting.upper()}): {reason}") from error
-    check_schema(dsn, database)
 
 
 async def _compensate(request: UndoRequest, timeout: float | None, output: Format) -> Code:

@@ -7,21 +7,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 import traceback
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from enum import IntEnum
 from typing import Annotated, Any, NoReturn
 
 import typer
-from temporalio.service import RPCError
 
-from cli.output import Format, say
+from cli.output import Format, OutputFailed, flush, prepare_output, say
 from domain.faults import Conflict, NotFound, Unreachable, UsageError
 from domain.ids import TASK_ID
 from domain.text import clean
-from runtime.logs import set_up_logging
 
 
 class Code(IntEnum):
@@ -52,7 +52,7 @@ _CODES: tuple[tuple[type[Exception], Code], ...] = (
     (UsageError, Code.USAGE),
     (_TYPER_ERROR, Code.USAGE),
     (Unreachable, Code.UNREACHABLE),
-    (RPCError, Code.UNREACHABLE),
+    (OutputFailed, Code.UNREACHABLE),
     (TimeoutError, Code.TIMED_OUT),
     (PermissionError, Code.DENIED),
 )
@@ -103,17 +103,22 @@ Timeout = Annotated[float, typer.Option(min=0, max=604_800, metavar="SECONDS", h
 
 def run(work: Coroutine[Any, Any, Code]) -> Code:
     """Do a command's asynchronous work."""
+    if "structlog" in sys.modules:  # what the command has loaded may log
+        from runtime.logs import set_up_logging  # noqa: PLC0415 (it takes a while to load, and few commands log)
+
+        set_up_logging("ERROR")
     return asyncio.run(work)
 
 
 def run_app(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
     """Run a command; what it raised is said on standard error in a line. Returns the exit code."""
-    set_up_logging("ERROR")
+    prepare_output()
+    logging.getLogger().setLevel(logging.ERROR)
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = app(given or ["--help"], standalone_mode=False, prog_name="starter.py")
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        flush()
+    except BrokenPipeError:  # nobody reads on, as with `| head`
         return Code.OK
     except (KeyboardInterrupt, typer.Abort):
         say("interrupted")
@@ -125,11 +130,10 @@ def run_app(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
 
 def leave(code: int) -> NoReturn:
     """End the process at once: the SDK can abort while the interpreter ends."""
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    finally:
-        os._exit(code)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(code)
 
 
 def _said(error: Exception) -> Code:
@@ -138,7 +142,7 @@ def _said(error: Exception) -> Code:
         traceback.print_exception(error)
         return code
     say(f"error: {_message(error)}")
-    if code is Code.UNREACHABLE:
+    if code is Code.UNREACHABLE and not isinstance(error, OutputFailed):
         say("`python starter.py doctor` checks every part and says what to do")
     elif isinstance(error, _TYPER_ERROR):
         say("`python starter.py COMMAND --help` shows what there is")
@@ -146,14 +150,22 @@ def _said(error: Exception) -> Code:
 
 
 def _code_of(error: Exception) -> Code:
+    if _is_of_temporal(error):
+        return Code.UNREACHABLE
     return next((code for kind, code in _CODES if isinstance(error, kind)), Code.BUG)
+
+
+def _is_of_temporal(error: Exception) -> bool:
+    """Whether it is an answer of the server: there is none where the SDK, which takes a while, was not loaded."""
+    sdk = sys.modules.get("temporalio.service")
+    return sdk is not None and isinstance(error, sdk.RPCError)
 
 
 def _message(error: Exception) -> str:
     if isinstance(error, _TYPER_ERROR):
         return str(error.format_message())  # type: ignore[attr-defined]
-    if isinstance(error, RPCError):
-        return f"Temporal did not do it: {error.message}"
+    if _is_of_temporal(error):
+        return f"Temporal did not do it: {error}"
     if isinstance(error, TimeoutError):
         return f"timed out: {error}" if str(error) else "timed out"
     return str(error)

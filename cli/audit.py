@@ -23,11 +23,12 @@ from audit.run import audit as audit_tasks
 from audit.witnesses import Answer, Answers, Caps, Run, Runs
 from cli.app import Code, Output, checked_ids, run
 from cli.environment import settings
-from cli.output import Format, out, say, table, tell, tell_json
+from cli.output import Format, say, tell, tell_json
+from cli.screen import draw, table
 from domain.faults import NotFound, UsageError
-from runtime.duties import ALIVE
-from runtime.parts import address
+from runtime.settings import address
 from runtime.temporal import connect
+from store.intake import ALIVE
 from store.schema import check_schema
 
 _SOME = Annotated[list[str] | None, typer.Argument(metavar="ID", callback=checked_ids, help="all tasks by default")]
@@ -160,7 +161,7 @@ def _print(found: Findings, output: Format) -> None:
         return
     if found.violations:
         rows = ([v.task_id, v.invariant, v.text] for v in found.violations)
-        out().print(table(["task", "invariant", "violation"], rows))
+        draw(table(["task", "invariant", "violation"], rows))
     tell(f"tasks: {found.tasks}, events: {found.events}, checks: {found.checks}, violations: {len(found.violations)}")
     if found.without_ledgers:
         tell(f"not judged by the ledgers, because they moved meanwhile: {found.without_ledgers} tasks")

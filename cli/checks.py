@@ -19,11 +19,11 @@ from cli.output import duration
 from domain.faults import Unreachable
 from domain.search_attributes import SEARCH_ATTRIBUTES
 from pipelines import registry
-from runtime.duties import ALIVE
 from runtime.settings import Settings
 from runtime.temporal import connect
 from store.connection import place_of
 from store.database import Database
+from store.intake import ALIVE
 from store.reads import open_reads
 from store.schema import MIGRATE_COMMAND, check_schema
 from store.schema import Database as DatabaseName

@@ -18,7 +18,9 @@ from cli.demo_services import SimulatorControl
 from cli.demo_story import Story
 from cli.demo_summary import as_json, print_summary
 from cli.demo_verdict import DemoVerdict, audited, verdict_of
-from cli.output import Format, out, talk, tell_json
+from cli.links import ui_link
+from cli.output import Format, tell_json
+from cli.screen import out, talk
 from cli.up import Interrupted, StackScreen, running_stack, unless
 from domain.faults import NotFound
 from domain.ids import attempt_id
@@ -27,7 +29,6 @@ from runtime.embedded.stack import EmbeddedStack
 from runtime.embedded.stack_environment import NAMESPACE
 from runtime.embedded.stack_events import StackEvent
 from runtime.parts import open_stores
-from runtime.temporal import ui_link
 from store.reads import open_reads
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"

@@ -15,11 +15,12 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.demo_moment import Moment
-from cli.output import coloured, plain, table
+from cli.output import plain
+from cli.screen import coloured, table
 from domain.messages import Json
 from domain.states import EventKind, TaskState
 from runtime.embedded.stack_events import Died, Ready, Restarted, StackEvent
-from store.tables import Event, Task
+from store.rows import Event, Task
 
 Source = Literal["fault", "person", "submitted", "stack", "store"]
 

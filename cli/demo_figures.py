@@ -10,7 +10,7 @@ from cli.demo_moment import Moment
 from domain.messages import Json
 from domain.states import TaskState
 from pipelines.order import ORDER
-from store.tables import Task
+from store.rows import Task
 
 
 @dataclass(frozen=True)

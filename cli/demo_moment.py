@@ -10,7 +10,7 @@ from functools import cached_property
 from cli.demo_services import SimulatorControl, Tally
 from domain.states import EventKind, StepState, TaskState
 from store.reads import Reads
-from store.tables import Event, Step, Task
+from store.rows import Event, Step, Task
 
 _AT_WORK = {StepState.RUNNING, StepState.UNDOING}
 

@@ -18,8 +18,8 @@ from runtime.embedded.stack import EmbeddedStack
 from runtime.parts import Stores
 from store.orders import Amendment
 from store.reads import Reads
+from store.rows import Task
 from store.submission import Accepted, Submission
-from store.tables import Task
 
 LONGEST_S = 50.0
 """After so long the story ends as it stands, and the summary says what is missing."""

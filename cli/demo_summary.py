@@ -12,7 +12,7 @@ from rich.text import Text
 
 from cli.demo_figures import StepFigures, TaskFigures
 from cli.demo_verdict import DemoVerdict
-from cli.output import coloured, table
+from cli.screen import coloured, table
 from domain.messages import Json
 
 _FAULTS = {

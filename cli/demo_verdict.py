@@ -18,7 +18,7 @@ from cli.demo_services import Sabotage, SimulatorControl
 from cli.demo_story import Kill
 from domain.messages import Json
 from domain.states import TaskState
-from runtime.duties import ALIVE
+from store.intake import ALIVE
 
 _MOST_AUDITS = 3
 

@@ -10,6 +10,7 @@ from cli.app import Code, Output, run
 from cli.checks import Check, all_checks
 from cli.environment import settings
 from cli.output import Format, plain, tell, tell_json
+from cli.screen import draw
 
 
 def doctor(output: Output = Format.TEXT) -> Code:
@@ -30,7 +31,7 @@ async def _doctor(output: Format) -> Code:
 
 
 def _print(check: Check) -> None:
-    tell(Text.assemble(_mark(check), plain(f" {check.what} ({check.where}): {check.found}")))
+    draw(Text.assemble(_mark(check), plain(f" {check.what} ({check.where}): {check.found}")))
     if not check.is_well:
         tell(f"    to do: {check.todo}")
 

@@ -13,9 +13,7 @@ from cli.output import say
 from domain.faults import UsageError
 from domain.text import clean
 from runtime.embedded.shell import leave_shell_behind
-from runtime.parts import address
-from runtime.settings import Settings, read_settings, unknown_settings
-from runtime.temporal import connection
+from runtime.settings import Settings, address, read_settings, unknown_settings
 from store.reads import Reads, open_reads
 from store.schema import check_schema
 
@@ -62,11 +60,6 @@ def _leading_away(recorded: Mapping[str, str]) -> list[str]:
     temporal = tuple(f"TEMPORAL_{part}" for part in _TEMPORAL) if "TEMPORAL_ADDRESS" in recorded else ()
     named = [n for n, value in os.environ.items() if value and n.startswith((*databases, *temporal))]
     return sorted(n for n in named if os.environ[n] != recorded.get(n))
-
-
-def namespace() -> str:
-    """The Temporal namespace that links lead to."""
-    return connection().get("namespace") or "default"
 
 
 def user() -> str:

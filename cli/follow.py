@@ -11,10 +11,11 @@ from time import monotonic
 from rich.text import Text
 
 from cli.app import Code
-from cli.output import Format, coloured, out, say, table, talk
+from cli.output import Format, say
+from cli.screen import coloured, draw, table, talk
 from domain.states import SETTLED, TaskState
 from store.reads import Reads
-from store.tables import Task
+from store.rows import Task
 
 UNDO_RESTS = frozenset({TaskState.COMPENSATED, TaskState.COMPENSATION_FAILED})
 """States in which a task rests whose undo was asked for."""
@@ -66,7 +67,7 @@ async def follow(
         timed_out = error
         tasks = await reads.tasks(ids=task_ids, limit=len(task_ids))
     if output is Format.TEXT:
-        out().print(table(["task", "state", "attempts", "error"], map(_row, as_asked(tasks, task_ids))))
+        draw(table(["task", "state", "attempts", "error"], map(_row, as_asked(tasks, task_ids))))
     if timed_out is not None:
         say(f"error: timed out after {timeout_s:g} s: {timed_out}")
         return Ending(Code.TIMED_OUT, tasks)

@@ -12,9 +12,10 @@ from typing import Annotated, Literal
 import typer
 
 from cli.app import Code, Output, Timeout, Wait, gravest, run
-from cli.environment import namespace, settings, user
+from cli.environment import settings, user
 from cli.follow import claimed, follow
 from cli.launch import Launched, launch
+from cli.links import namespace, ui_link
 from cli.messages import Message, read_messages
 from cli.output import Format, plain, say, tell, tell_json
 from domain.faults import Unreachable, UsageError
@@ -22,13 +23,12 @@ from domain.ids import attempt_id
 from domain.messages import Json
 from domain.states import TaskState
 from domain.text import clean
-from runtime.duties import ALIVE
-from runtime.parts import Stores, address, open_stores
-from runtime.settings import Settings
-from runtime.temporal import ui_link
+from runtime.parts import Stores, open_stores
+from runtime.settings import Settings, address
+from store.intake import ALIVE
 from store.reads import Reads, open_reads
+from store.rows import Task
 from store.submission import Accepted, Conflict, InvalidSubmission, Refused, SubmissionDesk, Verdict
-from store.tables import Task
 
 CLAIMED_WITHIN = timedelta(seconds=3)
 

@@ -14,7 +14,7 @@ from runtime.parts import Stores, process_name
 from runtime.settings import Settings
 from runtime.temporal import connect
 from store.reads import Reads
-from store.tables import Task
+from store.rows import Task
 
 _LOOK_S = 0.2
 

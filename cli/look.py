@@ -10,21 +10,22 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.app import Code, Ids, OneId, Output, Timeout, run
-from cli.environment import namespace, reading, settings
+from cli.environment import reading, settings
 from cli.follow import as_asked, follow
+from cli.links import namespace, ui_link
 from cli.outlook import outlook
-from cli.output import Format, coloured, compact, instant, out, say, table, tell, tell_json
+from cli.output import Format, compact, instant, say, tell, tell_json
+from cli.screen import coloured, draw, table
 from cli.undo_log import undo_json, undo_lists, undo_table
 from domain.faults import NotFound
 from domain.ids import attempt_id
 from domain.messages import Json
 from domain.states import TaskState
 from domain.text import clean
-from runtime.duties import ALIVE
 from runtime.settings import Settings
-from runtime.temporal import ui_link
+from store.intake import ALIVE
 from store.reads import Reads, TaskPage
-from store.tables import Alert, Compensation, Event, Step, Task
+from store.rows import Alert, Compensation, Event, Step, Task
 
 _UNDO = frozenset({TaskState.COMPENSATING, TaskState.COMPENSATION_FAILED})
 _OPEN = frozenset(TaskState) - {TaskState.PROCESSED, TaskState.COMPENSATED}
@@ -38,7 +39,7 @@ def list_tasks(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="how many at most")] = 50,
     output: Output = Format.TEXT,
 ) -> Code:
-    """Show tasks, newest first. Needs the state store only (F13)."""
+    """Show tasks, newest first. Needs the state store only."""
     among = _UNDO if undo else _OPEN if unfinished else frozenset(TaskState)
     wanted = among if state is None else among & {state}
     return run(_list(wanted, clean(pipeline) if pipeline else None, undo, limit, output))
@@ -63,10 +64,10 @@ async def _list(states: frozenset[TaskState], pipeline: str | None, undo: bool, 
     elif not tasks:
         say("no tasks")
     elif undo:
-        out().print(undo_lists(tasks, logs))
+        draw(undo_lists(tasks, logs))
     else:
         headings = ["task", "pipeline", "state", "attempts", "failures", "submitted", "by", "error"]
-        out().print(table(headings, (_list_row(t) for t in tasks)))
+        draw(table(headings, (_list_row(t) for t in tasks)))
     return Code.OK
 
 
@@ -147,7 +148,7 @@ def _page_json(page: TaskPage, then: str, link: str | None) -> Json:
 
 def _print_page(page: TaskPage, then: str, link: str | None) -> None:
     task = page.task
-    tell(Text.assemble((task.task_id, "bold"), f"  {task.definition} v{task.version}  ", coloured(task.state)))
+    draw(Text.assemble((task.task_id, "bold"), f"  {task.definition} v{task.version}  ", coloured(task.state)))
     tell(f"submitted {instant(task.created_at)} by {task.submitter}; {task.epoch} attempts")
     if task.error:
         tell(f"error: {_message(task.error)}")
@@ -162,8 +163,8 @@ def _print_page(page: TaskPage, then: str, link: str | None) -> None:
 
 def _section(title: str, body: Table | None) -> None:
     if body is not None:
-        tell(Text(f"\n{title}", style="bold underline"))
-        out().print(body)
+        draw(Text(f"\n{title}", style="bold underline"))
+        draw(body)
 
 
 def _steps(steps: Sequence[Step]) -> Table:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import assert_never
 
-from activities.agent import KEY_FORGOTTEN
 from cli.output import duration, instant
 from cli.services import next_probe
 from cli.undo_log import left_to_undo, skipped
+from domain.faults import KEY_FORGOTTEN
 from domain.states import EventKind, StepState, TaskState
 from store.reads import TaskPage
-from store.tables import ServiceRow, Step
+from store.rows import ServiceRow, Step
 
 
 def outlook(page: TaskPage, *, live_worker: bool, sweep_interval: timedelta) -> str:

@@ -3,33 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from io import TextIOWrapper
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from domain.states import StepState, TaskState
-
-_UNBOUNDED = 100_000
-_STYLES: dict[str, str] = {
-    TaskState.PROCESSED: "green",
-    TaskState.COMPENSATED: "yellow",
-    TaskState.ERROR: "bold red",
-    TaskState.COMPENSATION_FAILED: "bold red",
-    TaskState.PROCESSING: "cyan",
-    TaskState.COMPENSATING: "magenta",
-    StepState.COMPLETED: "green",
-    StepState.RUNNING: "cyan",
-    StepState.FAILED: "bold red",
-    StepState.UNDONE: "yellow",
-    StepState.UNDOING: "magenta",
-    StepState.UNDO_FAILED: "bold red",
-}
 
 
 class Format(StrEnum):
@@ -39,52 +20,64 @@ class Format(StrEnum):
     JSON = "json"
 
 
-def out() -> Console:
-    """Standard output. Not a terminal: nothing is cut or wrapped. Colours only on a terminal without NO_COLOR."""
-    width = None if sys.stdout.isatty() else _UNBOUNDED
-    return Console(width=width, markup=False, highlight=False, emoji=False)
+class OutputFailed(Exception):
+    """Standard output takes no more, for another reason than that nobody reads it."""
 
 
-def talk() -> Console:
-    """Standard error."""
-    width = None if sys.stderr.isatty() else _UNBOUNDED
-    return Console(stderr=True, width=width, markup=False, highlight=False, emoji=False)
+def prepare_output() -> None:
+    """Let every character be printed, whatever the encoding; a stream that was closed swallows what it is given."""
+    for name in ("stdout", "stderr"):
+        match getattr(sys, name):
+            case TextIOWrapper() as stream:
+                stream.reconfigure(errors="backslashreplace")
+            case None:
+                setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (open for as long as the process)
 
 
 def say(text: str) -> None:
-    """Talk on standard error."""
-    talk().print(plain(text), soft_wrap=True)
+    """Talk on standard error. One that is gone or full is no reason not to go on."""
+    with suppress(OSError):
+        print(plain(text), file=sys.stderr, flush=True)
 
 
-def tell(text: str | Text) -> None:
+def tell(text: str) -> None:
     """A line of data for people."""
-    out().print(text if isinstance(text, Text) else plain(text), soft_wrap=True)
+    with written():
+        print(plain(text))
 
 
 def tell_json(value: Any, *, lines: bool = False) -> None:
     """Data for programs: one document, or one line of a stream."""
-    text = json.dumps(value, ensure_ascii=False, default=_as_json, indent=None if lines else 2)
-    print(text, flush=lines)
+    is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    text = json.dumps(value, ensure_ascii=not is_unicode, default=_as_json, indent=None if lines else 2)
+    with written():
+        print(text, flush=lines)
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> Table:
-    """Rows under headings."""
-    found = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for heading in headings:
-        found.add_column(heading, overflow="fold")
-    for row in rows:
-        found.add_row(*(cell if isinstance(cell, Text) else plain(cell) for cell in row))
-    return found
+def flush() -> None:
+    """Write out what was printed.
+
+    Raises:
+        BrokenPipeError: Nobody reads it any more. OutputFailed: It can't be written.
+    """
+    with written():
+        sys.stdout.flush()
+
+
+@contextmanager
+def written() -> Iterator[None]:
+    """Whatever keeps data from standard output, but that nobody reads it any more, is raised as `OutputFailed`."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputFailed(f"standard output can't be written: {error.strerror}") from error
 
 
 def plain(text: str) -> str:
     """The text without control characters: what others wrote can't steer the terminal."""
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
-
-
-def coloured(state: StrEnum | None) -> Text:
-    """A state in its colour."""
-    return Text(state.value if state else "", style=_STYLES.get(state or "", ""))
 
 
 def instant(at: datetime | None) -> str:

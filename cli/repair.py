@@ -20,8 +20,8 @@ from domain.text import clean
 from runtime.parts import open_state_store, process_name
 from runtime.settings import Settings
 from store.reads import Reads, TaskPage
+from store.rows import Compensation, Step
 from store.state_store import StateStore
-from store.tables import Compensation, Step
 
 _BEING_UNDONE = (TaskState.COMPENSATING, TaskState.COMPENSATION_FAILED)
 

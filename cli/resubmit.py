@@ -18,8 +18,9 @@ from cli.app import By, Code, DryRun, OneId, Output, Reason, Timeout, Wait, run,
 from cli.environment import reading, requester, settings
 from cli.follow import follow
 from cli.outlook import has_unknown_outcome
-from cli.output import Format, compact, out, table, tell, tell_json
+from cli.output import Format, compact, tell, tell_json
 from cli.repair import check_that_no_call_is_on_its_way
+from cli.screen import draw, table
 from domain.faults import Conflict, NotFound, UsageError
 from domain.messages import Json
 from domain.states import SETTLED, TaskState
@@ -27,7 +28,7 @@ from domain.text import clean
 from runtime.parts import Stores, open_stores
 from store.orders import Amendment
 from store.reads import Reads, TaskPage
-from store.tables import Step
+from store.rows import Step
 
 _NO_REASON = "no reason given"
 
@@ -209,4 +210,4 @@ def _print(asked: Resubmission, plan: Plan, dry_run: bool) -> None:
         tell(f"step {asked.no_effect}: no effect, says {asked.requester}; key generation {plan.generation + 1}")
     if plan.changes:
         rows = [[c.path, compact(c.audited()["from"]), compact(c.audited()["to"])] for c in plan.changes]
-        out().print(table(["field", "before", "after"], rows))
+        draw(table(["field", "before", "after"], rows))

@@ -12,14 +12,15 @@ from rich.text import Text
 
 from cli.app import By, Code, Output, run, said
 from cli.environment import reading, requester, settings
-from cli.output import Format, instant, out, table, tell, tell_json
+from cli.output import Format, instant, tell, tell_json
+from cli.screen import draw, table
 from domain.faults import NotFound, UsageError
 from domain.messages import Json
 from domain.text import clean
 from runtime.parts import breaker_terms, open_state_store
 from store.reads import Reads
+from store.rows import ServiceEvent, ServiceRow
 from store.services import Forced, Services
-from store.tables import ServiceEvent, ServiceRow
 
 _STYLES = {"open": "bold red", "closed": "green"}
 
@@ -99,10 +100,10 @@ def _tell(known: _Known, output: Format) -> None:
         tell_json([_json(r, known.now) | moves for r in known.rows])
         return
     headings = ["service", "breaker", "since", "failures in a row", "cause", "next probe", "probing", "by hand"]
-    out().print(table(headings, (_row(r, known.now) for r in known.rows)))
+    draw(table(headings, (_row(r, known.now) for r in known.rows)))
     if known.moves:
         tell("")
-        out().print(table(["at", "what", "from", "to", "task", "why"], map(_move, known.moves)))
+        draw(table(["at", "what", "from", "to", "task", "why"], map(_move, known.moves)))
 
 
 def _move(event: ServiceEvent) -> list[str | Text]:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from cli.output import coloured, compact, instant, table
+from cli.output import compact, instant
+from cli.screen import coloured, table
 from domain.messages import Json
 from domain.states import UndoState
-from store.tables import Compensation, Task
+from store.rows import Compensation, Task
 
 WORDS = {
     UndoState.LOGGED: "not tried",

@@ -19,7 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.app import Code, Output, run
-from cli.output import Format, plain, say, talk, tell_json
+from cli.output import Format, plain, say, tell_json
+from cli.screen import talk
 from domain.faults import Unreachable
 from runtime.embedded.records import EmbeddedServerError
 from runtime.embedded.stack import EmbeddedStack

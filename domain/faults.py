@@ -18,6 +18,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+KEY_FORGOTTEN = "key_forgotten"
+"""It may be done, and the service may know its key no more: sent now, a call could do it twice, or undo nothing."""
+
 
 class Fault(Exception):
     """A call to a remote service that did not succeed."""

@@ -20,9 +20,6 @@ from supervisor.schedule import ensure_schedule
 
 log = structlog.get_logger(__name__)
 
-ALIVE = timedelta(seconds=10)
-"""How often a worker shows its definitions; one that has not for three of these counts as gone."""
-
 
 async def publish_definitions(intake: Intake, registry: Registry) -> None:
     """Put every definition's policies on record.

@@ -7,23 +7,21 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from pydantic import SecretStr
-
 from domain.definition import Registry
-from domain.faults import Unreachable
-from pipelines import registry
-from runtime.duties import ALIVE
-from runtime.settings import Settings
+from runtime.settings import Settings, address
 from store.database import Database
-from store.intake import Caps, Intake
+from store.intake import ALIVE, Caps, Intake
 from store.orders import Orders
 from store.schema import check_schema
 from store.services import BreakerTerms, Services
 from store.state_store import StateStore
 from store.submission import SubmissionDesk
-from supervisor.activities import SweepTerms
+
+if TYPE_CHECKING:
+    from supervisor.activities import SweepTerms
 
 
 @dataclass(frozen=True)
@@ -49,6 +47,8 @@ async def open_stores(settings: Settings, *, size: int = 8) -> AsyncIterator[Sto
     Raises:
         Unreachable: One has no address, does not answer, or has another schema version.
     """
+    from pipelines import registry  # noqa: PLC0415 (commands that only look have no use for the Agents' libraries)
+
     dsn = address(settings, "orders_url")
     check_schema(dsn, "orders")
     async with (
@@ -73,21 +73,6 @@ async def open_state_store(settings: Settings, *, size: int = 8) -> AsyncIterato
         yield StateStore(database, claim_within=settings.claim_within)
 
 
-def address(settings: Settings, name: str) -> str:
-    """The address in a setting.
-
-    Raises:
-        Unreachable: The setting is empty.
-    """
-    value: SecretStr = getattr(settings, name)
-    if not value.get_secret_value():
-        raise Unreachable(
-            f"SAS_{name.upper()} is not set: point it at the database, or start the embedded stack"
-            " with `python starter.py up`"
-        )
-    return value.get_secret_value()
-
-
 def caps(settings: Settings) -> Caps:
     """Admission caps."""
     return Caps(settings.max_in_flight, settings.max_pending, settings.max_pending_age)
@@ -106,6 +91,8 @@ def breaker_terms(settings: Settings) -> BreakerTerms:
 
 def sweep_terms(settings: Settings) -> SweepTerms:
     """Bounds of a sweep, the pace of its recoveries, and what it alerts on."""
+    from supervisor.activities import SweepTerms  # noqa: PLC0415 (it brings Temporal's SDK)
+
     return SweepTerms(
         interval_s=settings.sweep_interval.total_seconds(),
         window_s=settings.sweep_window.total_seconds(),

@@ -31,13 +31,14 @@ from pipelines import registry
 from runtime.callbacks import CallbackAddresses, Callbacks
 from runtime.deployment import deployment_of
 from runtime.dispatcher import Dispatcher
-from runtime.duties import ALIVE, SupervisionWatch, publish_definitions, repeat
-from runtime.parts import Stores, address, open_state_store, open_stores, process_name, sweep_terms
-from runtime.settings import Settings
+from runtime.duties import SupervisionWatch, publish_definitions, repeat
+from runtime.parts import Stores, open_state_store, open_stores, process_name, sweep_terms
+from runtime.settings import Settings, address
 from runtime.signals import StopSignals
 from runtime.temporal import TASK_QUEUE, check_namespace, connect, queue_of
 from store.database import Database
 from store.inbox import InboxStore
+from store.intake import ALIVE
 from store.schema import check_schema
 from store.state_store import StateStore
 from store.supervision import Supervision

@@ -16,7 +16,7 @@ from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError
 
-from domain.faults import UsageError
+from domain.faults import Unreachable, UsageError
 from runtime.setting_values import DatabaseAddress, FileInFolder, Folder, Level, WebAddress, between
 
 _ELSEWHERE = ("SAS_AGENTS", "SAS_PIPELINES", "SAS_PARENT_PID")
@@ -135,6 +135,21 @@ def read_settings() -> Settings:
         raise UsageError("; ".join(_problem(e) for e in error.errors())) from error
     except SettingsError as error:
         raise UsageError(f"SAS_SERVICES: must be a JSON object, or one variable a service: {error}") from error
+
+
+def address(settings: Settings, name: str) -> str:
+    """The address in a setting.
+
+    Raises:
+        Unreachable: The setting is empty.
+    """
+    value: SecretStr = getattr(settings, name)
+    if not value.get_secret_value():
+        raise Unreachable(
+            f"SAS_{name.upper()} is not set: point it at the database, or start the embedded stack"
+            " with `python starter.py up`"
+        )
+    return value.get_secret_value()
 
 
 def _problem(error: Any) -> str:

@@ -8,7 +8,6 @@ import re
 import sys
 from datetime import timedelta
 from pathlib import Path
-from urllib.parse import quote
 
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
@@ -113,9 +112,3 @@ async def check_namespace(client: Client) -> None:
         raise Unreachable(
             f"namespace {client.namespace}: {error.message.rstrip('.')}: {create}set TEMPORAL_NAMESPACE"
         ) from error
-
-
-def ui_link(ui_url: str, namespace: str, workflow_id: str, run_id: str | None = None) -> str:
-    """Address of a run in the Temporal UI."""
-    base = f"{ui_url.rstrip('/')}/namespaces/{quote(namespace, safe='')}/workflows/{quote(workflow_id, safe='')}"
-    return f"{base}/{run_id}/history" if run_id else base

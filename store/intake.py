@@ -11,6 +11,9 @@ from domain.messages import Json
 from store.database import Database, query
 from store.snapshot import Snapshot
 
+ALIVE = timedelta(seconds=10)
+"""How often a worker shows its definitions; one that has not for three of these counts as gone."""
+
 _ADMISSION_LOCK = 7_233_002
 
 

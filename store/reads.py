@@ -1,4 +1,4 @@
-"""Plain reads of the state store, for people and tools: through SQLModel, deciding nothing."""
+"""Plain reads of the state store, for people and tools: they decide nothing."""
 
 from __future__ import annotations
 
@@ -8,19 +8,26 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from time import monotonic
-from typing import Any
-
-from sqlalchemy import func
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
-from sqlmodel import col, select
-from sqlmodel.ext.asyncio.session import AsyncSession
+from typing import TypeVar
 
 from domain.faults import NotFound
 from domain.states import SETTLED, TaskState
-from store.connection import SQLALCHEMY, connect_async, reaching
-from store.tables import Alert, Compensation, DefinitionRow, Event, ServiceEvent, ServiceRow, Step, Sweep, Task
+from store.database import Database, Params
+from store.rows import Alert, Compensation, DeadLetter, DefinitionRow, Event, Row, ServiceEvent, ServiceRow, Step, Task
+
+R = TypeVar("R", bound=Row)
 
 _POLL_S = 0.1
+_OF_TASK, _OF_TASKS = "WHERE task_id = %(task_id)s", "WHERE task_id = ANY(%(ids)s)"
+_ABOUT_TASK = """
+SELECT
+    clock_timestamp() AS now,
+    late_call_margin() AS margin,
+    (SELECT n.name FROM (SELECT next_service(t.task_id, t.state = 'Compensating') AS name) AS n
+     WHERE is_blocked(n.name, t.task_id)) AS blocked_by
+FROM task AS t
+WHERE t.task_id = %(task_id)s
+"""
 
 
 @dataclass(frozen=True)
@@ -44,8 +51,8 @@ class TaskPage:
 class Reads:
     """Reads of one state store."""
 
-    def __init__(self, engine: AsyncEngine, place: str) -> None:
-        self._engine, self._place = engine, place
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     async def page(self, task_id: str) -> TaskPage:
         """Everything about one task.
@@ -53,30 +60,30 @@ class Reads:
         Raises:
             NotFound: There is no such task.
         """
-        async with self._session() as session:
-            task = await session.get(Task, task_id)
-            if task is None:
-                raise NotFound(f"there is no task {task_id!r}: `python starter.py list` shows those there are")
-
-            async def all_of(table: Any, order: Any) -> Sequence[Any]:
-                query = select(table).where(col(table.task_id) == task_id).order_by(order)
-                return (await session.exec(query)).all()
-
-            needed = func.next_service(task_id, task.state is TaskState.COMPENSATING)
-            blocks = select(ServiceRow).where(
-                col(ServiceRow.name) == needed, func.is_blocked(col(ServiceRow.name), task_id)
-            )
-            now, margin = (await session.exec(select(func.clock_timestamp(), func.late_call_margin()))).one()
-            return TaskPage(
-                task=task,
-                steps=await all_of(Step, col(Step.position)),
-                undo_log=await all_of(Compensation, col(Compensation.seq)),
-                events=await all_of(Event, col(Event.number)),
-                alerts=await all_of(Alert, col(Alert.id)),
-                blocked_by=None if task.state.is_settled else (await session.exec(blocks)).first(),
-                now=now,
-                late_call_margin=margin,
-            )
+        of_it = {"task_id": task_id}
+        _, (tasks, about, steps, log, events, alerts, services) = await self._database.transaction(
+            (_select(Task, _OF_TASK), of_it),
+            (_ABOUT_TASK, of_it),
+            (_select(Step, f"{_OF_TASK} ORDER BY position"), of_it),
+            (_select(Compensation, f"{_OF_TASK} ORDER BY seq"), of_it),
+            (_select(Event, f"{_OF_TASK} ORDER BY number"), of_it),
+            (_select(Alert, f"{_OF_TASK} ORDER BY id"), of_it),
+            (_select(ServiceRow), {}),
+        )
+        if not tasks:
+            raise NotFound(f"there is no task {task_id!r}: `python starter.py list` shows those there are")
+        task, blocked_by = Task.model_validate(tasks[0]), about[0]["blocked_by"]
+        breakers = [ServiceRow.model_validate(row) for row in services if row["name"] == blocked_by]
+        return TaskPage(
+            task=task,
+            steps=[Step.model_validate(row) for row in steps],
+            undo_log=[Compensation.model_validate(row) for row in log],
+            events=[Event.model_validate(row) for row in events],
+            alerts=[Alert.model_validate(row) for row in alerts],
+            blocked_by=breakers[0] if breakers and not task.state.is_settled else None,
+            now=about[0]["now"],
+            late_call_margin=about[0]["margin"],
+        )
 
     async def tasks(
         self,
@@ -87,75 +94,68 @@ class Reads:
         limit: int = 50,
     ) -> Sequence[Task]:
         """Tasks, newest first; `states`: only those in one of these."""
-        query = select(Task).order_by(col(Task.created_at).desc(), col(Task.task_id)).limit(limit)
-        if ids is not None:
-            query = query.where(col(Task.task_id).in_(ids))
-        if states is not None:
-            query = query.where(col(Task.state).in_(states))
-        if definition is not None:
-            query = query.where(col(Task.definition) == definition)
-        async with self._session() as session:
-            return (await session.exec(query)).all()
+        terms = {
+            "task_id = ANY(%(ids)s)": ids,
+            "state = ANY(%(states)s)": states,
+            "definition = %(definition)s": definition,
+        }
+        wanted = " AND ".join(term for term, value in terms.items() if value is not None) or "true"
+        params = {
+            "ids": list(ids or ()),
+            "states": [s.value for s in states or ()],
+            "definition": definition,
+            "limit": limit,
+        }
+        return await self._all(Task, f"WHERE {wanted} ORDER BY created_at DESC, task_id LIMIT %(limit)s", params)
 
     async def steps(self, task_ids: Sequence[str]) -> Sequence[Step]:
         """Steps of these tasks, in order."""
-        query = select(Step).where(col(Step.task_id).in_(task_ids)).order_by(col(Step.task_id), col(Step.position))
-        async with self._session() as session:
-            return (await session.exec(query)).all()
+        return await self._all(Step, f"{_OF_TASKS} ORDER BY task_id, position", {"ids": list(task_ids)})
 
     async def undo_logs(self, task_ids: Sequence[str]) -> Sequence[Compensation]:
         """Entries of the compensation logs of these tasks, by task and seq."""
-        order = (col(Compensation.task_id), col(Compensation.seq))
-        async with self._session() as session:
-            query = select(Compensation).where(col(Compensation.task_id).in_(task_ids)).order_by(*order)
-            return (await session.exec(query)).all()
+        return await self._all(Compensation, f"{_OF_TASKS} ORDER BY task_id, seq", {"ids": list(task_ids)})
 
     async def events(self, task_ids: Sequence[str]) -> Sequence[Event]:
         """Events of these tasks, by task and number."""
-        query = select(Event).where(col(Event.task_id).in_(task_ids)).order_by(col(Event.task_id), col(Event.number))
-        async with self._session() as session:
-            return (await session.exec(query)).all()
-
-    async def count_by_state(self, pipeline: str | None = None) -> dict[TaskState, int]:
-        """How many tasks, of all pipelines or of one, are in each state; grows with the table, so for people only."""
-        query = select(Task.state, func.count()).group_by(col(Task.state))
-        if pipeline:
-            query = query.where(Task.definition == pipeline)
-        async with self._session() as session:
-            rows = await session.exec(query)
-            return {TaskState(state): int(count) for state, count in rows.all()}
+        return await self._all(Event, f"{_OF_TASKS} ORDER BY task_id, number", {"ids": list(task_ids)})
 
     async def definitions(self) -> Sequence[tuple[DefinitionRow, timedelta]]:
         """Definitions on record by name and version, and how long ago a worker last showed that it has each."""
-        age = func.clock_timestamp() - col(DefinitionRow.seen_at)
-        query = select(DefinitionRow, age).order_by(col(DefinitionRow.name), col(DefinitionRow.version))
-        async with self._session() as session:
-            return [(row, since) for row, since in (await session.exec(query)).all()]
+        now, rows = await self._as_of_now(DefinitionRow, "ORDER BY name, version")
+        return [(row, now - row.seen_at) for row in rows]
 
     async def services(self) -> tuple[Sequence[ServiceRow], datetime]:
         """Every service that a definition on record names, by name, with its breaker, and the time now."""
-        async with self._session() as session:
-            known = {row.name: row for row in (await session.exec(select(ServiceRow))).all()}
-            definitions = (await session.exec(select(DefinitionRow))).all()
-            named = {service for d in definitions for service in _services_of(d)}
-            now = (await session.exec(select(func.clock_timestamp()))).one()
+        now, rows = await self._as_of_now(ServiceRow)
+        known = {row.name: row for row in rows}
+        named = {service for d in await self._all(DefinitionRow) for service in _services_of(d)}
         return [known.get(name) or ServiceRow(name=name, since=now) for name in sorted(named | known.keys())], now
 
     async def breaker_moves(self, service: str, limit: int = 20) -> Sequence[ServiceEvent]:
         """What last moved the breaker of a service, newest first."""
-        query = select(ServiceEvent).where(col(ServiceEvent.service) == service).order_by(col(ServiceEvent.id).desc())
-        async with self._session() as session:
-            return (await session.exec(query.limit(limit))).all()
+        rest = "WHERE service = %(service)s ORDER BY id DESC LIMIT %(limit)s"
+        return await self._all(ServiceEvent, rest, {"service": service, "limit": limit})
 
-    async def last_sweeps(self, limit: int = 10) -> Sequence[Sweep]:
-        """The last sweeps, newest first."""
-        async with self._session() as session:
-            return (await session.exec(select(Sweep).order_by(col(Sweep.id).desc()).limit(limit))).all()
+    async def dead_letters(self, task_id: str | None = None, limit: int = 50) -> Sequence[DeadLetter]:
+        """The last submissions that contradict what is on record, of all tasks or of one, newest first."""
+        rest = f"{_OF_TASK if task_id is not None else ''} ORDER BY id DESC LIMIT %(limit)s"
+        return await self._all(DeadLetter, rest, {"task_id": task_id, "limit": limit})
+
+    async def dead_letter(self, number: int) -> DeadLetter:
+        """The dead letter of that number.
+
+        Raises:
+            NotFound: There is none.
+        """
+        found = await self._all(DeadLetter, "WHERE id = %(id)s", {"id": number})
+        if not found:
+            raise NotFound(f"there is no dead letter {number}: `python starter.py dead-letters` shows those there are")
+        return found[0]
 
     async def alerts(self, limit: int = 50) -> Sequence[Alert]:
         """The last alerts, newest first."""
-        async with self._session() as session:
-            return (await session.exec(select(Alert).order_by(col(Alert.id).desc()).limit(limit))).all()
+        return await self._all(Alert, "ORDER BY id DESC LIMIT %(limit)s", {"limit": limit})
 
     async def wait_settled(self, task_ids: Sequence[str], timeout: timedelta) -> Sequence[Task]:
         """Wait until every one of these tasks is settled. Returns them as they are then.
@@ -183,11 +183,19 @@ class Reads:
                 raise TimeoutError(f"{len(waiting)} of {len(tasks)} not there yet: {first.task_id} is {first.state}")
             await asyncio.sleep(_POLL_S)
 
-    @asynccontextmanager
-    async def _session(self) -> AsyncIterator[AsyncSession]:
-        with reaching(self._place):
-            async with AsyncSession(self._engine) as session:
-                yield session
+    async def _all(self, kind: type[R], rest: str = "", params: Params | None = None) -> list[R]:
+        return [kind.model_validate(row) for row in await self._database.rows(_select(kind, rest), params)]
+
+    async def _as_of_now(self, kind: type[R], rest: str = "") -> tuple[datetime, list[R]]:
+        """Rows, and the database's time when they were read."""
+        _, (now, rows) = await self._database.transaction(
+            ("SELECT clock_timestamp() AS now", {}), (_select(kind, rest), {})
+        )
+        return now[0]["now"], [kind.model_validate(row) for row in rows]
+
+
+def _select(kind: type[Row], rest: str = "") -> str:
+    return f"SELECT {', '.join(kind.model_fields)} FROM {kind.table} {rest}"  # noqa: S608 (names of our own)
 
 
 def _services_of(definition: DefinitionRow) -> set[str]:
@@ -197,10 +205,7 @@ def _services_of(definition: DefinitionRow) -> set[str]:
 
 
 @asynccontextmanager
-async def open_reads(dsn: str, place: str = "state store") -> AsyncIterator[Reads]:
+async def open_reads(dsn: str) -> AsyncIterator[Reads]:
     """Reads on the state store at `dsn`."""
-    engine = create_async_engine(SQLALCHEMY, async_creator=lambda: connect_async(dsn), pool_size=2, pool_pre_ping=True)
-    try:
-        yield Reads(engine, place)
-    finally:
-        await engine.dispose()
+    async with Database(dsn, name="state store", size=2) as database:
+        yield Reads(database)

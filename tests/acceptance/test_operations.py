@@ -95,7 +95,8 @@ async def test_schedule_recovers_what_expired_without_anybody_asking(
     async with bench.worker(Role.SCHEDULER, Role.AGENTS, Role.SUPERVISOR):
         await bench.submit(order, task_id)
         assert await bench.settled(task_id) is TaskState.PROCESSED
-        assert (await bench.reads.last_sweeps())[0].finished_at is not None
+        (sweep,) = await bench.stores.store.database.rows("SELECT finished_at FROM sweep ORDER BY id DESC LIMIT 1")
+        assert sweep["finished_at"] is not None
     page = await bench.page(task_id)
     assert [e.actor for e in page.events if e.kind == "expired"] == ["supervisor"]
     await bench.client.get_schedule_handle(SCHEDULE_ID).delete()

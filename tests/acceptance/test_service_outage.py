@@ -62,8 +62,8 @@ def most_in_a_second(instants: list[datetime]) -> int:
 async def watch_backlog(bench: Bench, most: list[int]) -> None:
     """Keep the number of orders in flight that there were, until cancelled."""
     while True:
-        counts = await bench.reads.count_by_state("order")
-        most.append(counts.get(TaskState.PENDING, 0) + counts.get(TaskState.PROCESSING, 0))
+        in_flight = {TaskState.PENDING, TaskState.PROCESSING}
+        most.append(len(await bench.reads.tasks(states=in_flight, definition="order", limit=10_000)))
         await asyncio.sleep(0.2)  # a sample
 
 

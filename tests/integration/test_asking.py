@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from activities.agent import KEY_FORGOTTEN, Agent, Agents, Call, action
+from activities.agent import Agent, Agents, Call, action
 from activities.agents import all_agents
 from activities.agents.payments import Charge, Charged, Refund
 from activities.clock import uptime
 from activities.http import new_client
+from domain.faults import KEY_FORGOTTEN
 from domain.ids import idempotency_keys
 from domain.messages import AgentRequest, Completed, GaveUp, Outcome, Refused
 from tests.conftest import Simulators

@@ -10,13 +10,14 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from activities.agent import KEY_FORGOTTEN, Agents
+from activities.agent import Agents
 from activities.agents import all_agents
 from activities.bookkeeping import Bookkeeping
 from activities.http import new_client
 from activities.pulse import Pulse
 from activities.queued import agent_activity
 from activities.reservations import Reservations
+from domain.faults import KEY_FORGOTTEN
 from domain.ids import idempotency_keys
 from domain.messages import AgentRequest, End, Outcome, OutcomeBox, Overtaken, Refused, Report, Work
 from store.inbox import InboxStore

@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 from psycopg.types.json import Jsonb
 
-from activities.agent import KEY_FORGOTTEN
 from cli.outlook import outlook
 from cli.repair import Repair, make
+from domain.faults import KEY_FORGOTTEN
 from domain.states import UndoState
 from store.reads import Reads
 from tests.integration.situations import asked, refund_refused

@@ -12,6 +12,7 @@ from psycopg import Connection
 from sqlalchemy import MetaData, create_engine
 
 from store.connection import SQLALCHEMY, connect
+from store.rows import Row
 from store.tables import ORDERS, STATE_STORE
 from tests.conftest import Databases
 
@@ -37,6 +38,11 @@ def test_migrations_make_the_tables_that_the_code_has(databases: Databases, whic
             assert catalogue(made) == expected
     finally:
         engine.dispose()
+
+
+def test_rows_that_are_read_hold_columns_of_their_tables() -> None:
+    for kind in Row.__subclasses__():
+        assert set(kind.model_fields) <= set(STATE_STORE.tables[kind.table].columns.keys()), kind.table
 
 
 def catalogue(connection: Connection[Any]) -> list[list[tuple[Any, ...]]]:

@@ -1,0 +1,86 @@
+"""The commands by name. The module of a command is loaded when that command is asked for, and no other is."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+FROM_START_TO_END = {
+    "up": "cli.up:up",
+    "demo": "cli.demo:demo",
+    "start": "cli.intake:start",
+    "submit": "cli.intake:submit",
+    "show": "cli.look:show",
+    "watch": "cli.watch:watch",
+    "wait": "cli.look:wait",
+    "list": "cli.look:list_tasks",
+}
+FOR_OPERATORS = {
+    "compensate": "cli.act:compensate",
+    "repair": "cli.repair:repair",
+    "resubmit": "cli.resubmit:resubmit",
+    "dead-letters": "cli.letters:dead_letters",
+    "services": "cli.services:services",
+    "supervise": "cli.act:supervise",
+    "migrate": "cli.migrate:migrate",
+    "doctor": "cli.doctor:doctor",
+    "audit": "cli.audit:audit",
+}
+COMMANDS = FROM_START_TO_END | FOR_OPERATORS
+"""Where the function of each is."""
+
+_TERMS: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode": None}
+_CONTEXT = {"help_option_names": ["-h", "--help"]}
+
+
+class Listed(TyperCommand):
+    """A command of which no more is known yet than its name and where it is."""
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """What it promises, at full length."""
+        return _first_line(str(self.name))
+
+
+class Commands(TyperGroup):
+    """All commands; one is loaded when it is called."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes | {"commands": {name: Listed(name) for name in COMMANDS}})
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is called, loaded."""
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, _loaded(str(name)), rest
+
+
+app = typer.Typer(
+    cls=Commands,
+    help="Submit tasks, look at them, act on them, and run everything on this machine.",
+    context_settings=_CONTEXT,
+    callback=lambda: None,
+    **_TERMS,
+)
+
+
+def _loaded(name: str) -> Any:
+    module, _, function = COMMANDS[name].partition(":")
+    alone = typer.Typer(context_settings=_CONTEXT, add_completion=False, **_TERMS)
+    alone.command(name)(getattr(importlib.import_module(module), function))
+    return typer.main.get_command(alone)
+
+
+def _first_line(name: str) -> str:
+    """What the command promises, read from its source without running it."""
+    module, _, function = COMMANDS[name].partition(":")
+    found = find_spec(module)
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError(module)
+    tree = ast.parse(Path(found.origin).read_bytes())
+    node = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == function)
+    return (ast.get_docstring(node) or "").partition("\n")[0]

@@ -1,0 +1,39 @@
+"""`migrate`: the schemas of both databases. Apart from other commands, as Alembic takes a while to load."""
+
+from __future__ import annotations
+
+from psycopg.errors import InsufficientPrivilege
+from sqlalchemy.exc import DBAPIError
+
+from cli.app import Code, Output
+from cli.environment import settings
+from cli.output import Format, tell, tell_json
+from domain.faults import Unreachable
+from runtime.settings import Settings, address
+from store.migrate import migrate as upgrade
+from store.schema import Database as DatabaseName
+from store.schema import check_schema
+
+
+def migrate(output: Output = Format.TEXT) -> Code:
+    """Bring the schema of both databases to the newest version, as their owner."""
+    found = settings()
+    _migrate(found, "state", "admin_database_url")
+    _migrate(found, "orders", "admin_orders_url")
+    if output is Format.JSON:
+        tell_json({"migrated": ["state", "orders"]})
+    else:
+        tell("state and orders database: at the newest schema version")
+    return Code.OK
+
+
+def _migrate(found: Settings, database: DatabaseName, setting: str) -> None:
+    dsn = address(found, setting)
+    try:
+        upgrade(dsn, database)
+    except DBAPIError as error:
+        reason = str(error.orig).strip().splitlines()[0]
+        if isinstance(error.orig, InsufficientPrivilege):
+            raise PermissionError(f"SAS_{setting.upper()} is not the owner's address: {reason}") from error
+        raise Unreachable(f"{database} database can't be migrated (SAS_{setting.upper()}): {reason}") from error
+    check_schema(dsn, database)
