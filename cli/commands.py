@@ -11,6 +11,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from domain.faults import UsageError
+
 FROM_START_TO_END = {
     "up": "cli.up:up",
     "demo": "cli.demo:demo",
@@ -70,8 +72,17 @@ app = typer.Typer(
 
 def _loaded(name: str) -> Any:
     module, _, function = COMMANDS[name].partition(":")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except ModuleNotFoundError as error:
+        if find_spec(str(error.name).partition(".")[0]) is not None:
+            raise
+        raise UsageError(
+            f"{name} needs the package {error.name!r}, which is not installed here: servers of one's own are for a"
+            " desk (`make setup`), and not among the packages of production"
+        ) from error
     alone = typer.Typer(context_settings=_CONTEXT, add_completion=False, **_TERMS)
-    alone.command(name)(getattr(importlib.import_module(module), function))
+    alone.command(name)(found)
     return typer.main.get_command(alone)
 
 
