@@ -19,7 +19,7 @@ from cli.output import duration
 from domain.faults import Unreachable
 from domain.search_attributes import SEARCH_ATTRIBUTES
 from pipelines import registry
-from runtime.settings import Settings
+from runtime.settings import LEAST_SECRET, Settings
 from runtime.temporal import connect
 from store.connection import place_of
 from store.database import Database
@@ -72,6 +72,9 @@ async def all_checks(settings: Settings) -> AsyncIterator[Check]:
         yield await _answers(f"service {service}", setting_of(service), url, " or ".join(sorted(roles)))
     if not settings.callback_secret.get_secret_value():
         yield _not_given("callback secret", "SAS_CALLBACK_SECRET", f"callbacks, or {_LATER}")
+    for name in settings.short_secrets():
+        found = f"has fewer than {LEAST_SECRET} characters"
+        yield Check("callback secret", name, found, "`openssl rand -hex 32` makes one")
     url = settings.callback_url if "callback_url" in settings.model_fields_set else None
     start = "start a worker with the role: `python worker.py --roles callbacks`"
     yield await _answers("callbacks", "SAS_CALLBACK_URL", url, _LATER, start=start)

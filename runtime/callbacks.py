@@ -1,4 +1,4 @@
-"""Answers that come later: an HTTP endpoint that writes the inbox, then completes the waiting activity, best effort.
+"""Answers that come later: an HTTP endpoint that writes the inbox, then completes the waiting activity.
 
 The address depends on the idempotency key only, and carries a signature of it; so any attempt can take the answer. A
 crash after the inbox is written loses nothing: the next attempt looks there before it calls.
@@ -16,18 +16,19 @@ from urllib.parse import quote
 
 import structlog
 from fastapi import FastAPI, HTTPException, Path, Request, Response
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
+from temporalio.api.errordetails.v1 import NamespaceNotFoundFailure
 from temporalio.client import AsyncActivityHandle, Client
 from temporalio.exceptions import ApplicationError
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from activities.agent import Action
 from domain.definition import Registry
 from domain.faults import Unreachable
-from domain.ids import idempotency_key
-from domain.messages import Completed, Json, Outcome, OutcomeBox, Refused
+from domain.ids import TASK_ID, idempotency_key
+from domain.json_text import BadJson, is_json, read_json
+from domain.messages import Completed, GaveUp, Json, Outcome, OutcomeBox, Refused
 from domain.states import StepState, TaskState
-from domain.text import clean_json
 from store.inbox import InboxStore
 from store.snapshot import Snapshot
 from store.state_store import StateStore
@@ -36,6 +37,8 @@ log = structlog.get_logger(__name__)
 
 _MOST_BYTES = 256 * 1024
 _BODY_WITHIN_S = 5.0
+_MOST_CODE, _MOST_MESSAGE = 100, 500
+"""What is kept of a service's words, as of those in an HTTP answer."""
 
 
 class Answer(BaseModel):
@@ -47,23 +50,38 @@ class Answer(BaseModel):
     code: str = "failed"
     message: str = ""
 
+    @field_validator("code", "message")
+    @classmethod
+    def _cut(cls, text: str, info: ValidationInfo) -> str:
+        return text[: _MOST_CODE if info.field_name == "code" else _MOST_MESSAGE]
+
 
 class CallbackAddresses:
-    """Addresses by idempotency key, signed with a secret."""
+    """Addresses by idempotency key. Each carries a signature, and the id of the secret that made it.
 
-    def __init__(self, base_url: str, secret: str) -> None:
-        self._base_url, self._secret = base_url.rstrip("/"), secret
+    Args:
+        base_url: Where services reach the endpoint.
+        secret: Signs. previous: Signed before it, and still counts; empty if there is none.
+    """
+
+    def __init__(self, base_url: str, secret: str, previous: str = "") -> None:
+        self._base_url, self._secrets = base_url.rstrip("/"), [s.encode() for s in (secret, previous) if s]
 
     def address(self, key: str) -> str:
         """Where a service answers a key."""
-        return f"{self._base_url}/callbacks/{self._sign(key)}/{quote(key, safe='')}"
+        return f"{self._base_url}/callbacks/{_sign(self._secrets[0], key)}/{quote(key, safe='')}"
 
     def is_signed(self, key: str, signature: str) -> bool:
-        """Whether the signature is that of the key."""
-        return hmac.compare_digest(self._sign(key).encode(), signature.encode())
+        """Whether the signature is that of the key, by one of the secrets."""
+        return any(hmac.compare_digest(_sign(s, key).encode(), signature.encode()) for s in self._secrets)
 
-    def _sign(self, key: str) -> str:
-        return hmac.new(self._secret.encode(), key.encode(), hashlib.sha256).hexdigest()[:32]
+
+def _sign(secret: bytes, key: str) -> str:
+    return f"{_digest(secret, 'key id', 8)}-{_digest(secret, key, 32)}"
+
+
+def _digest(secret: bytes, text: str, length: int) -> str:
+    return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()[:length]
 
 
 class Callbacks:
@@ -84,8 +102,9 @@ class Callbacks:
     def app(self, deployment: str) -> FastAPI:
         """The HTTP application. `deployment` is named by its health, so that nobody takes it for their own.
 
-        204: kept (or a duplicate); 403: bad signature; 404: no such step; 408: too slow; 413: too large; 422: no
-        answer; 503: the store is away, post it again. Nothing of a body is read before its signature is checked.
+        204: kept (or a duplicate); 400: JSON that reads in more ways than one; 403: bad signature; 404: no such step;
+        408: too slow; 413: too large; 422: no answer; 503: the store or Temporal is away, post it again. Nothing of a
+        body is read before its signature is checked.
         """
         app = FastAPI(title="callbacks", docs_url=None, redoc_url=None, openapi_url=None)
 
@@ -97,29 +116,46 @@ class Callbacks:
         async def answer(signature: str, key: Annotated[str, Path(max_length=300)], request: Request) -> Response:
             if not self._addresses.is_signed(key, signature):
                 raise HTTPException(403, "the signature is not that of the key")
+            body = await _read(request)
             try:
-                await self.take(key, await _read(request))
+                await self.take(key, body)
             except Unreachable as error:
-                raise HTTPException(503, "not kept: post it again", {"Retry-After": "5"}) from error
+                raise HTTPException(503, "come again: a part is out of reach", {"Retry-After": "5"}) from error
+            log.info("answer taken", key=key, signed_by=signature.partition("-")[0])
             return Response(status_code=204)
 
         return app
 
-    async def take(self, key: str, answer: Answer) -> None:
-        """Keep an answer, and complete the activity that waits, if one does, with the first that came for its key."""
-        task_id, step, _ = key.split(":", 2)
-        task = await self._store.snapshot(task_id)
+    async def take(self, key: str, body: bytes) -> None:
+        """Keep an answer, and complete the activity that waits, if one does, with the first that came for its key.
+
+        Raises:
+            HTTPException: It is none, or nobody can wait for it.
+            Unreachable: The store, or Temporal while somebody may wait. Taking it again is safe, and finishes this.
+        """
+        task, step, action = await self._find(key)
+        try:
+            answer = _answer(body)
+            outcome = self._outcome(action, answer)
+        except HTTPException as error:  # the service has done something, and nobody knows what
+            cause = f"an answer that came later can't be read: {error.detail}"
+            await self._complete(task, step, key, GaveUp(cause=cause))
+            raise
+        new = await self._inbox.put(answer.response_id, key, outcome)
+        counts = await self._inbox.find(key) or outcome
+        log.info("answer kept", task_id=task.task_id, step=step, response_id=answer.response_id, duplicate=not new)
+        if outcome != counts or (new and not _is_awaited(task, step, key)):
+            await self._store.note_late(task.task_id, step, outcome.model_dump(mode="json"), actor=f"callbacks/{key}")
+        await self._complete(task, step, key, counts)
+
+    async def _find(self, key: str) -> tuple[Snapshot, str, str]:
+        """The task, the step and the action of a key."""
+        task_id, step, _ = [*key.split(":", 2), "", ""][:3]
+        task = await self._store.snapshot(task_id) if TASK_ID.fullmatch(task_id) else None
         definition = self._registry.find(task.definition, task.version) if task else None
         if task is None or definition is None or step not in [s.name for s in definition.steps]:
             raise HTTPException(404, f"no step waits for key {key!r}")
-        outcome = self._outcome(definition.step(step).action, answer)
-        new = await self._inbox.put(answer.response_id, key, outcome)
-        counts = await self._inbox.find(key) or outcome
-        log.info("answer kept", task_id=task_id, step=step, response_id=answer.response_id, duplicate=not new)
-        if task.locked_by and task.run_id and key == _current_key(task, step):
-            await self._complete(task, step, counts)
-        if outcome != counts or (new and not _is_awaited(task, step, key)):
-            await self._store.note_late(task_id, step, outcome.model_dump(mode="json"), actor=f"callbacks/{key}")
+        return task, step, definition.step(step).action
 
     def _outcome(self, action: str, answer: Answer) -> Outcome:
         if answer.status == "failed":
@@ -128,21 +164,42 @@ class Callbacks:
         try:
             result = model.model_validate(answer.result).model_dump(mode="json") if model else {}
         except ValidationError as error:
-            raise HTTPException(422, f"the result is not a {model.__name__ if model else ''}: {error}") from error
+            name = model.__name__ if model else ""
+            raise HTTPException(422, f"the result is not a {name}: {_problems(error)}") from error
         return Completed(result=result, calls=None)
 
-    async def _complete(self, task: Snapshot, step: str, outcome: Outcome) -> None:
+    async def _complete(self, task: Snapshot, step: str, key: str, outcome: Outcome) -> None:
+        """Tell the run that waits, if one can.
+
+        Raises:
+            Unreachable: Temporal did not say that nobody waits.
+        """
+        if not task.locked_by or not task.run_id or key != _current_key(task, step):
+            return
         handle = self._client.get_async_activity_handle(
-            workflow_id=task.locked_by or "", run_id=task.run_id, activity_id=step
+            workflow_id=task.locked_by, run_id=task.run_id, activity_id=step
         )
         try:
             await _finish(handle, outcome)
         except RPCError as error:
+            if not _is_gone(error):
+                raise Unreachable(f"Temporal did not take the answer: {error.message}") from error
             log.info("nobody waits for the answer now", task_id=task.task_id, step=step, reason=error.message)
 
 
-async def _read(request: Request) -> Answer:
-    """The answer in a body that is bounded in size and time, without what PostgreSQL can't store."""
+def _is_gone(error: RPCError) -> bool:
+    """Whether Temporal says for certain that nobody waits; or that it never takes this answer, however often it comes.
+
+    What any other status says can change: the server is away, busy, starting, without its namespace; our access is
+    refused for now.
+    """
+    if error.status is RPCStatusCode.NOT_FOUND:
+        return not any(d.Is(NamespaceNotFoundFailure.DESCRIPTOR) for d in error.grpc_status.details)
+    return error.status is RPCStatusCode.INVALID_ARGUMENT
+
+
+async def _read(request: Request) -> bytes:
+    """A body that is bounded in size and time."""
     body = bytearray()
     try:
         async with asyncio.timeout(_BODY_WITHIN_S):
@@ -152,18 +209,30 @@ async def _read(request: Request) -> Answer:
                     raise HTTPException(413, f"an answer has at most {_MOST_BYTES} bytes")
     except TimeoutError as error:
         raise HTTPException(408, f"the body did not come within {_BODY_WITHIN_S:g} s") from error
+    return bytes(body)
+
+
+def _answer(body: bytes) -> Answer:
+    """The answer that a body says, without what PostgreSQL can't store."""
     try:
-        answer = Answer.model_validate_json(bytes(body))
-        return Answer.model_validate(clean_json(answer.model_dump()))
+        return Answer.model_validate(read_json(body, cleans=True))
+    except BadJson as error:
+        raise HTTPException(400 if is_json(body) else 422, str(error)[:_MOST_MESSAGE]) from error
     except ValidationError as error:
-        raise HTTPException(422, str(error)) from error
+        raise HTTPException(422, _problems(error)) from error
+
+
+def _problems(error: ValidationError) -> str:
+    """What is wrong where, without the values: a caller knows them, and others need not."""
+    found = error.errors(include_url=False, include_input=False, include_context=False)
+    return "; ".join(f"{'.'.join(str(p) for p in e['loc'])}: {e['msg']}" for e in found)[:_MOST_MESSAGE]
 
 
 async def _finish(handle: AsyncActivityHandle, outcome: Outcome) -> None:
     if isinstance(outcome, Completed):
         await handle.complete(outcome.model_dump(mode="json"), rpc_timeout=timedelta(seconds=5))
         return
-    text = getattr(outcome, "message", "") or outcome.kind
+    text = getattr(outcome, "message", "") or getattr(outcome, "cause", "") or outcome.kind
     details = OutcomeBox(outcome=outcome).model_dump(mode="json")
     failure = ApplicationError(text, details, type=type(outcome).__name__, non_retryable=True)
     await handle.fail(failure, rpc_timeout=timedelta(seconds=5))

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import structlog
 import uvicorn
+from pydantic import SecretStr
 from temporalio.client import Client
 from temporalio.worker import Worker
 
@@ -28,12 +29,13 @@ from activities.reservations import Reservations
 from domain.definition import worst_case
 from domain.faults import Unreachable, UsageError
 from pipelines import registry
+from runtime.callback_guard import GuardedProtocol
 from runtime.callbacks import CallbackAddresses, Callbacks
 from runtime.deployment import deployment_of
 from runtime.dispatcher import Dispatcher
 from runtime.duties import SupervisionWatch, publish_definitions, repeat
 from runtime.parts import Stores, open_state_store, open_stores, process_name, sweep_terms
-from runtime.settings import Settings, address
+from runtime.settings import LEAST_SECRET, Settings, address
 from runtime.signals import StopSignals
 from runtime.temporal import TASK_QUEUE, check_namespace, connect, queue_of
 from store.database import Database
@@ -121,7 +123,7 @@ async def running(
             list(all_agents()),
             settings.services,
             http,
-            callback_url=callback_addresses(settings).address,
+            callback_url=callback_addresses(settings).address if _is_given(settings.callback_secret) else None,
             draining=draining,
         )
         workers: dict[str, Worker] = {}
@@ -253,7 +255,7 @@ def _agent_workers(
             service = agents.actions[step.action].service
             if step.queue and service in services:
                 placed.setdefault(step.queue, set()).add(service)
-                if step.answers_later and not settings.callback_secret.get_secret_value():
+                if step.answers_later and not _is_given(settings.callback_secret):
                     raise UsageError(f"step {step.name} of {definition.name} answers later: set SAS_CALLBACK_SECRET")
     _need_addresses(agents, {s for here in placed.values() for s in here})
     return {
@@ -291,7 +293,7 @@ async def _supervisor(stack: AsyncExitStack, settings: Settings, client: Client)
 async def _callbacks(
     stack: AsyncExitStack, settings: Settings, client: Client, store: StateStore, agents: Agents, draining: Draining
 ) -> None:
-    if not settings.callback_secret.get_secret_value():
+    if not _is_given(settings.callback_secret):
         raise UsageError("answers can't be told from forged ones: set SAS_CALLBACK_SECRET, or leave out this role")
     addresses = callback_addresses(settings)
     inbox = InboxStore(store.database)
@@ -300,6 +302,7 @@ async def _callbacks(
         callbacks.app(deployment_of(settings)),
         host=settings.callback_host,
         port=settings.callback_port,
+        http=GuardedProtocol,
         log_config=None,
         lifespan="off",
         timeout_graceful_shutdown=_CALLBACKS_END_S,
@@ -350,8 +353,19 @@ class _Server(uvicorn.Server):
 
 
 def callback_addresses(settings: Settings) -> CallbackAddresses:
-    """Signed addresses for services that answer later."""
-    return CallbackAddresses(settings.callback_url, settings.callback_secret.get_secret_value())
+    """Signed addresses for services that answer later.
+
+    Raises:
+        UsageError: A secret is too short to keep forgers out.
+    """
+    for name in settings.short_secrets():
+        raise UsageError(f"{name} has fewer than {LEAST_SECRET} characters: `openssl rand -hex 32` makes one")
+    secrets = (settings.callback_secret, settings.callback_secret_previous)
+    return CallbackAddresses(settings.callback_url, *(s.get_secret_value() for s in secrets))
+
+
+def _is_given(secret: SecretStr) -> bool:
+    return bool(secret.get_secret_value())
 
 
 async def _background(stack: AsyncExitStack, draining: Draining, *duties: Coroutine[Any, Any, None]) -> None:

@@ -19,6 +19,9 @@ from pydantic_settings.exceptions import SettingsError
 from domain.faults import Unreachable, UsageError
 from runtime.setting_values import DatabaseAddress, FileInFolder, Folder, Level, WebAddress, between
 
+LEAST_SECRET = 32
+"""Characters of a secret that signs, at least."""
+
 _ELSEWHERE = ("SAS_AGENTS", "SAS_PIPELINES", "SAS_PARENT_PID")
 """Read by other modules."""
 
@@ -115,12 +118,20 @@ class Settings(BaseSettings):
     )
     callback_url: WebAddress = Field("http://127.0.0.1:8787", description="base URL under which services reach it")
     callback_secret: SecretStr = Field(SecretStr(""), description="signs callback addresses; needed to answer later")
+    callback_secret_previous: SecretStr = Field(
+        SecretStr(""), description="signed callback addresses until it was replaced; they still count"
+    )
 
     ui_url: WebAddress = Field("http://127.0.0.1:8233", description="base URL of the Temporal UI, for links")
     health_file: FileInFolder | None = Field(
         None, description="file that a worker touches every 5 s while it is ready, for a container's health check"
     )
     log_level: Level = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")
+
+    def short_secrets(self) -> list[str]:
+        """The variables that hold a secret too short to keep forgers out."""
+        given = {n: getattr(self, n).get_secret_value() for n in ("callback_secret", "callback_secret_previous")}
+        return [f"SAS_{name.upper()}" for name, secret in given.items() if 0 < len(secret) < LEAST_SECRET]
 
 
 def read_settings() -> Settings:

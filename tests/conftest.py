@@ -196,7 +196,7 @@ def settings(databases: Databases, simulators: Simulators, tmp_path: Path) -> Se
         health_file=tmp_path / "alive",
         callback_port=port,
         callback_url=f"http://127.0.0.1:{port}",
-        callback_secret=SecretStr("test-secret"),
+        callback_secret=SecretStr("test-secret" * 3),
     )
 
 

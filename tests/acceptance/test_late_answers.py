@@ -10,9 +10,12 @@ import pytest
 from domain.ids import idempotency_key
 from domain.messages import Completed, UndoRequest
 from domain.states import StepState, TaskState
-from runtime.roles import Role, callback_addresses
+from runtime.embedded.temporal import EmbeddedTemporal
+from runtime.roles import Role, callback_addresses, running
+from runtime.temporal import connect
 from store.inbox import InboxStore
 from tests.conftest import Bench, Simulators, eventually
+from tests.faults.proxy import Faults, Proxy
 
 
 async def late(bench: Bench, task_id: str) -> list[dict[str, Any]]:
@@ -84,3 +87,60 @@ async def test_answer_that_contradicts_the_first_is_kept_and_decides_nothing(
     rows = await bench.stores.store.database.rows("SELECT response_id FROM inbox WHERE key = %(key)s", {"key": key})
     assert {"1", "2"} <= {r["response_id"] for r in rows}
     (_,) = await late(bench, task_id)
+
+
+@pytest.mark.demand("C10", "C11")
+async def test_answer_that_can_not_be_read_ends_the_wait_with_its_cause_and_the_service_is_asked_by_key(
+    bench: Bench, machine: dict[str, Any], simulators: Simulators, task_id: str
+) -> None:
+    key = idempotency_key(task_id, "machine", 0)
+    nobody = bench.settings.model_copy(update={"callback_url": "http://127.0.0.1:9"})
+    async with bench.worker(Role.SCHEDULER, Role.AGENTS, settings=nobody), bench.worker(Role.CALLBACKS):
+        await bench.submit(machine, task_id, "provisioning")
+        await bench.sent(simulators, "cloud", key)
+        body = '{"response_id": "1", "status": "done", "result": {"machine_id": "m", "ip": "::1", "price": NaN}}'
+        url = callback_addresses(bench.settings).address(key)
+
+        async with httpx.AsyncClient() as http:
+
+            async def told() -> bool:
+                assert (await http.post(url, content=body)).status_code == 400
+                return "gave_up" in [e.kind for e in (await bench.page(task_id)).events]
+
+            await eventually(told)
+        assert await bench.settled_with_sweeps(task_id) is TaskState.PROCESSED
+    (cause,) = [e.detail["cause"] for e in (await bench.page(task_id)).events if e.kind == "gave_up"]
+    assert cause == "an answer that came later can't be read: result.price: NaN is no number of JSON"
+
+
+@pytest.mark.demand("C10", "C11")
+async def test_answer_is_acknowledged_only_when_temporal_has_it_and_counts_in_the_attempt_that_waits(
+    bench: Bench,
+    machine: dict[str, Any],
+    simulators: Simulators,
+    task_id: str,
+    temporal_server: EmbeddedTemporal,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only the line between the callbacks and Temporal is cut."""
+    key = idempotency_key(task_id, "machine", 0)
+    nobody = bench.settings.model_copy(update={"callback_url": "http://127.0.0.1:9"})
+    host, port = temporal_server.address.split(":")
+    async with Proxy((host, int(port))) as line, httpx.AsyncClient(timeout=30) as http:
+        monkeypatch.setenv("TEMPORAL_ADDRESS", f"{host}:{line.port}")
+        client = await connect()
+        callbacks = running(bench.settings, client, {Role.CALLBACKS}, set())
+        async with bench.worker(Role.SCHEDULER, Role.AGENTS, settings=nobody), callbacks:
+            await bench.submit(machine, task_id, "provisioning")
+            await bench.sent(simulators, "cloud", key)
+            url = callback_addresses(bench.settings).address(key)
+            answer = {"response_id": "1", "status": "done", "result": {"machine_id": "m", "ip": "192.0.2.7"}}
+            line.faults = Faults(blackhole=True)
+            refused = await http.post(url, json=answer)
+            assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
+            assert await InboxStore(bench.stores.store.database).find(key) is not None, "it is kept all the same"
+            line.heal()
+            assert (await http.post(url, json=answer)).status_code == 204
+            assert await bench.settled(task_id) is TaskState.PROCESSED
+    page = await bench.page(task_id)
+    assert (page.task.epoch, [e.kind for e in page.events if e.kind == "late_answer"]) == (1, [])

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from pydantic import SecretStr
 
-from runtime import callbacks
+from runtime import callback_guard, callbacks
 from runtime.embedded.postgres import EmbeddedPostgres
 from runtime.roles import Role, callback_addresses
 from runtime.settings import Settings
@@ -91,3 +94,97 @@ async def test_answer_that_comes_while_the_store_is_away_is_asked_for_again(
             answer = await http.post(address, json=ANSWER)
         assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
         assert (await http.post(address, json=ANSWER)).status_code == 204
+
+
+@asynccontextmanager
+async def half_a_head(settings: Settings, *, before: bytes = b"") -> AsyncIterator[asyncio.StreamReader]:
+    """What is heard on a connection that sends a request, if one is given, and then half the head of another."""
+    reader, writer = await asyncio.open_connection(settings.callback_host, settings.callback_port)
+    writer.write(before + b"POST /callbacks/x HTTP/1.1\r\nHost: ")
+    try:
+        yield reader
+    finally:
+        writer.close()
+
+
+async def heard(reader: asyncio.StreamReader) -> bytes:
+    """All that is heard until the other end closes."""
+    found = b""
+    with suppress(ConnectionResetError):
+        while piece := await reader.read(1024):
+            found += piece
+    return found
+
+
+async def test_half_sent_heads_are_closed_when_their_time_is_over(
+    bench: Bench, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(callback_guard, "HEAD_WITHIN_S", 0.5)
+    whole = b"GET /health HTTP/1.1\r\nHost: test\r\n\r\n"
+    async with bench.worker(Role.CALLBACKS), AsyncExitStack() as stack, asyncio.timeout(10):
+        opened = [await stack.enter_async_context(half_a_head(settings)) for _ in range(50)]
+        after_one = await stack.enter_async_context(half_a_head(settings, before=whole))
+        assert [await heard(reader) for reader in opened] == [b""] * 50
+        assert (await heard(after_one)).startswith(b"HTTP/1.1 200")
+
+
+async def test_connection_beyond_the_cap_is_told_to_come_again(
+    bench: Bench, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with bench.worker(Role.CALLBACKS), httpx.AsyncClient() as http:
+        monkeypatch.setattr(callback_guard, "MOST_CONNECTIONS", 1)
+        async with half_a_head(settings):
+            answer = await http.get(f"{settings.callback_url}/health")
+        assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+
+
+async def test_words_of_an_answer_are_kept_shortened(bench: Bench, databases: Databases, address: str) -> None:
+    failed = {"response_id": "r", "status": "failed", "code": "c" * 100_000, "message": "m" * 100_000}
+    async with bench.worker(Role.CALLBACKS), httpx.AsyncClient() as http:
+        assert (await http.post(address, json=failed)).status_code == 204
+    kept = rows(databases.owner, "inbox", "event")
+    assert ("c" * 100 in kept, "c" * 101 in kept) == (True, False)
+    assert ("m" * 500 in kept, "m" * 501 in kept) == (True, False)
+
+
+@pytest.mark.parametrize(
+    "key", ["x", "a:b", "a:machine", ":::", ":machine:0", "a b:machine:0", "\x00:machine:0", "\u00fc:x:0"]
+)
+async def test_signed_key_that_is_none_is_refused(bench: Bench, settings: Settings, key: str) -> None:
+    async with bench.worker(Role.CALLBACKS), httpx.AsyncClient() as http:
+        assert (await http.post(callback_addresses(settings).address(key), json=ANSWER)).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"response_id": "r", "status": "failed", "status": "done", "result": {"machine_id": "m", "ip": "::1"}}',
+        b'{"response_id": "r", "status": "done", "result": {"machine_id": "m", "ip": "::1", "ip": "::2"}}',
+        b'{"response_id": "r", "status": "done", "result": {"machine_id": "m", "ip": "::1", "price": NaN}}',
+        b'{"response_id": "r", "status": "done", "result": {"machine_id": "m", "ip": "::1", "price": -Infinity}}',
+        b'{"response_id": "r", "status": "done", "result": {"machine_id": "m", "ip": "::1", "price": [1e999]}}',
+    ],
+    ids=["a key twice", "a key twice, inside", "not a number", "infinite", "too large"],
+)
+async def test_answer_that_reads_differently_elsewhere_is_refused_in_words_and_kept_nowhere(
+    bench: Bench, databases: Databases, address: str, body: bytes
+) -> None:
+    async with bench.worker(Role.CALLBACKS), httpx.AsyncClient() as http:
+        answer = await http.post(address, content=body)
+    assert answer.status_code == 400
+    assert any(word in answer.json()["detail"] for word in ("given twice", "no number", "too large"))
+    assert rows(databases.owner, "inbox") == ""
+
+
+@pytest.mark.demand("C11")
+async def test_address_signed_with_the_secret_before_counts_until_that_one_is_taken_out(
+    bench: Bench, settings: Settings, address: str
+) -> None:
+    new = {"callback_secret": SecretStr("n" * 32)}
+    both = settings.model_copy(update={**new, "callback_secret_previous": settings.callback_secret})
+    fresh = callback_addresses(both).address(address.rsplit("/", 1)[1].replace("%3A", ":"))
+    async with httpx.AsyncClient() as http:
+        async with bench.worker(Role.CALLBACKS, settings=both):
+            assert [(await http.post(a, json=ANSWER)).status_code for a in (address, fresh)] == [204, 204]
+        async with bench.worker(Role.CALLBACKS, settings=settings.model_copy(update=new)):
+            assert [(await http.post(a, json=ANSWER)).status_code for a in (address, fresh)] == [403, 204]

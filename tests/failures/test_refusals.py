@@ -26,8 +26,6 @@ from runtime.settings import Settings
 from tests.conftest import Bench, Databases, eventually
 from tests.workers import ROOT, WorkerProcess, environment
 
-NOTHING = SecretStr("")
-
 
 def without(settings: Settings, service: str) -> dict[str, Any]:
     """The change that leaves out the address of one service."""
@@ -45,6 +43,9 @@ def without(settings: Settings, service: str) -> dict[str, Any]:
         (Role.AGENTS, "cloud", "SAS_SERVICES__CLOUD"),
         (Role.AGENTS, "callback_secret", "SAS_CALLBACK_SECRET"),
         (Role.CALLBACKS, "callback_secret", "SAS_CALLBACK_SECRET"),
+        (Role.AGENTS, "callback_secret 31", "SAS_CALLBACK_SECRET has fewer than 32 characters"),
+        (Role.CALLBACKS, "callback_secret 31", "SAS_CALLBACK_SECRET has fewer than 32 characters"),
+        (Role.CALLBACKS, "callback_secret_previous 1", "SAS_CALLBACK_SECRET_PREVIOUS has fewer than 32 characters"),
         (Role.CALLBACKS, "database_url", "SAS_DATABASE_URL"),
         (Role.SUPERVISOR, "supervisor_database_url", "SAS_SUPERVISOR_DATABASE_URL"),
     ],
@@ -52,7 +53,8 @@ def without(settings: Settings, service: str) -> dict[str, Any]:
 async def test_worker_without_what_its_role_needs_refuses_to_start_and_names_it(
     settings: Settings, client: Client, role: Role, missing: str, named: str
 ) -> None:
-    change = without(settings, missing) if missing in SERVICES else {missing: NOTHING}
+    name, _, length = missing.partition(" ")
+    change = without(settings, name) if name in SERVICES else {name: SecretStr("x" * int(length or 0))}
     with pytest.raises((UsageError, Unreachable), match=named):
         async with running(settings.model_copy(update=change), client, {role}, set(SERVICES)):
             pass
@@ -126,8 +128,9 @@ async def test_exit_code_tells_what_is_to_be_set_from_what_is_to_be_started(sett
         worker(settings, "--roles", "callbacks", SAS_CALLBACK_PORT="70000"),
         worker(settings, SAS_HEALTH_FILE="/no/such/folder/alive", SAS_POLL_INTERVAL="0"),
         worker(settings, TEMPORAL_PROFILE="nowhere"),
+        worker(settings, "--roles", "callbacks", SAS_CALLBACK_SECRET="x" * 31),
     )
-    assert [code for code, _ in found] == [2, 2, 5, 5, 2, 5, 5, 2, 2, 2]
+    assert [code for code, _ in found] == [2, 2, 5, 5, 2, 5, 5, 2, 2, 2, 2]
     named = [
         "janitor",
         "SAS_CALLBACK_SECRET",
@@ -139,6 +142,7 @@ async def test_exit_code_tells_what_is_to_be_set_from_what_is_to_be_started(sett
         "SAS_CALLBACK_PORT: ",
         "SAS_HEALTH_FILE: ",
         "'nowhere'",
+        "SAS_CALLBACK_SECRET",
     ]
     assert [name for name, (_, words) in zip(named, found, strict=True) if name not in words] == []
     assert [words for _, words in found if not words.startswith("error: ") or "Traceback" in words] == []

@@ -57,7 +57,7 @@ def settings_at(ports: Mapping[str, int], given: Mapping[str, Any]) -> Settings:
         "supervisor_database_url": address("state", "sup"),
         "services": {s: f"http://{LOOPBACK}:{ports['services']}/{s}" for s in SERVICES},
         "callback_url": f"http://{LOOPBACK}:{ports['callbacks']}",
-        "callback_secret": SecretStr("test-secret"),
+        "callback_secret": SecretStr("test-secret" * 3),
         "claim_within": timedelta(seconds=2),
         "poll_interval": timedelta(milliseconds=250),
         "sweep_interval": timedelta(seconds=1),

@@ -20,7 +20,7 @@ ADDRESSES = Addresses(
     ui_url="http://127.0.0.1:3",
     simulators_url="http://127.0.0.1:4",
     callback_port=5,
-    callback_secret="secret",
+    callback_secret="s" * 32,
 )
 
 
