@@ -48,10 +48,10 @@ $(STAMP): requirements.lock
 	@echo "==> Ready: $$($(PYTHON) -V) in .venv"
 
 demo: setup ## run orders through real servers, break things, see them recover (KEEP=1 leaves it running)
-	@$(PYTHON) starter.py demo $(if $(KEEP),--keep)
+	@SAS_PARENT_PID=$$PPID exec $(PYTHON) starter.py demo $(if $(KEEP),--keep)
 
 up: setup ## start everything on this machine and stay in the foreground
-	@$(PYTHON) starter.py up
+	@SAS_PARENT_PID=$$PPID exec $(PYTHON) starter.py up
 
 test: setup ## run the tests: make test ARGS="-k supervisor"
 	@$(PYTHON) -m pytest $(ARGS)

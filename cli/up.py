@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ from cli.app import Code, Output, run
 from cli.output import Format, plain, say, tell_json
 from cli.screen import talk
 from domain.faults import Unreachable
+from runtime.embedded.parent import die_with_recorded_parent
 from runtime.embedded.records import EmbeddedServerError
 from runtime.embedded.stack import EmbeddedStack
 from runtime.embedded.stack_events import Died, Ready, Restarted, StackEvent, Starting, Stopped, Stopping
@@ -29,6 +31,7 @@ from runtime.settings import read_settings, unknown_settings
 
 Result = TypeVar("Result")
 
+_TERMINAL_EVERY_S = 0.5
 DEFAULT_STATE_DIR = Path(".local")
 
 
@@ -87,7 +90,8 @@ async def running_stack(stack: EmbeddedStack) -> AsyncIterator[asyncio.Event]:
     """The stack, up and kept running for as long as the context lasts, then stopped whatever happened.
 
     Yields:
-        An event that Ctrl-C, SIGTERM or a hang-up sets. A second Ctrl-C does not wait for work to finish.
+        An event that Ctrl-C, SIGTERM, a terminal that is gone, or the end of the process named in SAS_PARENT_PID sets.
+        A second Ctrl-C does not wait for work to finish.
 
     Raises:
         UsageError: A setting, which the workers would share, can't be used.
@@ -99,6 +103,8 @@ async def running_stack(stack: EmbeddedStack) -> AsyncIterator[asyncio.Event]:
     for remark in unknown_settings():
         say(f"warning: {remark}")
     stop = _stopped_by_signals(stack)
+    die_with_recorded_parent()
+    hung_up = asyncio.create_task(_watch_terminal(stop))
     try:
         await unless(stop, stack.start())
         keeper = asyncio.create_task(stack.keep())
@@ -112,6 +118,7 @@ async def running_stack(stack: EmbeddedStack) -> AsyncIterator[asyncio.Event]:
     except EmbeddedServerError as error:
         raise Unreachable(str(error)) from error
     finally:
+        hung_up.cancel()
         stop.set()
         await stack.stop()
 
@@ -125,9 +132,33 @@ def _stopped_by_signals(stack: EmbeddedStack) -> asyncio.Event:
         stop.set()
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, interrupt)
+    if not _is_to_outlive_its_terminal():
+        loop.add_signal_handler(signal.SIGHUP, stop.set)  # it comes several times as a terminal closes
     return stop
+
+
+def _is_to_outlive_its_terminal() -> bool:
+    """Whether `nohup` started us."""
+    return signal.getsignal(signal.SIGHUP) is signal.SIG_IGN and not sys.stderr.isatty()
+
+
+async def _watch_terminal(stop: asyncio.Event) -> None:
+    """Set `stop` once the terminal that we were started from is gone: a job in the background gets no signal then."""
+    if _is_to_outlive_its_terminal() or not _has_terminal():
+        return
+    while _has_terminal():  # noqa: ASYNC110 (the kernel offers no event for it)
+        await asyncio.sleep(_TERMINAL_EVERY_S)
+    stop.set()
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 async def unless(stop: asyncio.Event, work: Awaitable[Result]) -> Result:

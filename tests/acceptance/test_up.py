@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pty
+import shlex
 import shutil
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import psutil
 import pytest
 
 from runtime.embedded.postgres import EmbeddedPostgres
+from runtime.embedded.records import wait_until_gone
 from tests.conftest import PATIENCE_S
 from tests.embedded_fixtures import listening
 
@@ -242,3 +245,79 @@ async def test_up_refuses_a_setting_that_its_workers_could_not_use(tmp_path: Pat
         async with up(folder) as command:
             assert await command.ends() == 2
             assert "state folder" in await command.rest()
+
+
+HOW_IT_IS_RUN = {
+    "as the terminal's own program": ("exec {up}", ""),
+    "in the background of a shell that tells nobody": ("{up} & exec {wait}", ""),
+    "by a shell that is killed": ("{up}; true", "kill the shell"),
+}
+
+
+@pytest.mark.parametrize("how", HOW_IT_IS_RUN)
+async def test_stack_ends_when_its_terminal_is_gone(how: str, state_dir: Path) -> None:
+    line, and_then = HOW_IT_IS_RUN[how]
+    out = state_dir.with_name("out.json")
+    command = [sys.executable, str(ROOT / "starter.py"), "up", "--state-dir", str(state_dir), "-o", "json"]
+    waiting = shlex.join([sys.executable, "-c", "import threading; threading.Event().wait()"])
+    script = "set -m; " + line.format(up=f"{shlex.join(command)} >{shlex.quote(str(out))}", wait=waiting)
+    leader, terminal = await asyncio.to_thread(run_in_terminal, script)
+    try:
+        stack = await printed(out)
+        if and_then:
+            os.kill(leader, signal.SIGKILL)
+    finally:
+        os.close(terminal)
+    for pid in stack["pids"].values():
+        assert await asyncio.to_thread(wait_until_gone, pid, 60), how
+    with suppress(ChildProcessError):  # it was up itself, whose end was seen above
+        await asyncio.to_thread(os.waitpid, leader, 0)
+    assert not Path(stack["env_file"]).exists()  # noqa: ASYNC240 (a look at the local disk)
+
+
+async def test_stack_outlives_its_terminal_if_nohup_started_it(state_dir: Path) -> None:
+    out = state_dir.with_name("out.json")
+    command = ["nohup", sys.executable, str(ROOT / "starter.py"), "up", "--state-dir", str(state_dir), "-o", "json"]
+    quiet = f"{shlex.join(command)} >{shlex.quote(str(out))} 2>/dev/null </dev/null"
+    leader, terminal = await asyncio.to_thread(run_in_terminal, f"{quiet}; true")
+    try:
+        stack = await printed(out)
+    finally:
+        os.close(terminal)
+    await asyncio.to_thread(os.waitpid, leader, 0)
+    assert set(alive(stack["pids"])) == set(stack["pids"])
+    code, _, said = await answer("list", SAS_STATE_DIR=str(state_dir))
+    assert code == 0, said
+    os.kill(stack["pids"]["up"], signal.SIGTERM)
+    for pid in stack["pids"].values():
+        assert await asyncio.to_thread(wait_until_gone, pid, 60)
+
+
+async def test_stack_ends_with_the_process_that_it_was_told_to_end_with(state_dir: Path) -> None:
+    """`make up` tells it so: a make that is killed leaves nothing behind."""
+    command = [sys.executable, str(ROOT / "starter.py"), "up", "--state-dir", str(state_dir), "-o", "json"]
+    script = f"SAS_PARENT_PID=$$ {shlex.join(command)}; true"
+    make = await asyncio.create_subprocess_exec("/bin/sh", "-c", script, stdout=PIPE)
+    try:
+        stack = await Command(make).prints()
+    finally:
+        make.kill()
+    for pid in stack["pids"].values():
+        assert await asyncio.to_thread(wait_until_gone, pid, 60)
+
+
+def run_in_terminal(script: str) -> tuple[int, int]:
+    """Run a line of shell as the leader of a new terminal's session; its process id, and our end of the terminal."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv("/bin/sh", ["/bin/sh", "-c", script])  # noqa: S606 (no shell of ours in between)
+    return pid, terminal
+
+
+async def printed(out: Path) -> dict[str, Any]:
+    """Wait for a line of JSON in a file."""
+    async with asyncio.timeout(120):
+        while not out.exists() or not out.read_text().endswith("\n"):  # noqa: ASYNC110, ASYNC240 (another process writes it)
+            await asyncio.sleep(0.05)
+    found: dict[str, Any] = json.loads(out.read_text())  # noqa: ASYNC240 (likewise)
+    return found
