@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Literal
 from urllib.parse import quote
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from activities.agent import Agent, Call, Found
-from domain.faults import UnknownOutcome
 from domain.messages import Json
 
 _STATES: dict[str, Literal["done", "refused", "undone"]] = {
@@ -29,12 +28,9 @@ class AskedByKey(Agent):
     """Base of Agents whose service can be asked by key."""
 
     async def find(self, call: Call) -> Found | None:
-        """What became of the key. A state that is not known leaves the outcome unknown."""
+        """What became of the key. A state that is not known is an error, which leaves the outcome unknown."""
         answer = await call.ask(f"/operations/{quote(call.key, safe='')}", unknown="unknown_key")
         if answer is None:
             return None
-        try:
-            found = _Operation.model_validate(answer[1])
-            return Found(state=_STATES[found.state], status=found.status or 200, body=found.body or {})
-        except (ValidationError, KeyError) as error:
-            raise UnknownOutcome(f"asked by key, the service gave an answer that can't be read: {error}") from error
+        found = _Operation.model_validate(answer[1])
+        return Found(state=_STATES[found.state], status=found.status or 200, body=found.body or {})

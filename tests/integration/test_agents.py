@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -15,7 +12,7 @@ from activities.clock import uptime
 from activities.http import new_client
 from domain.definition import Definition, Step
 from domain.ids import idempotency_keys
-from domain.messages import AgentRequest, Completed, Json, Outcome, Refused, StoodDown
+from domain.messages import AgentRequest, Completed, Json, Outcome, StoodDown
 from pipelines import registry
 from tests.conftest import MACHINE, ORDER, Simulators
 
@@ -132,40 +129,3 @@ async def test_no_call_is_sent_once_the_time_is_up(
     assert isinstance(outcome, StoodDown)
     assert outcome.sent == 0
     assert simulators.calls(service, task_id) == before
-
-
-@pytest.mark.demand("C5")
-@pytest.mark.parametrize(("length", "kept"), [(1, True), (200_000, True), (300_000, False), (5_000_000, False)])
-async def test_answer_that_is_too_long_to_keep_is_a_fault_that_is_not_repeated(length: int, kept: bool) -> None:
-    """A service that does what it is asked and answers with a very long id."""
-    received = []
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        received.append(await reader.readuntil(b"\r\n\r\n"))
-        body = json.dumps({"charge_id": "x" * length}).encode()
-        writer.write(b"HTTP/1.1 201 Created\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-        with suppress(ConnectionError):
-            await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    request = AgentRequest(
-        task_id="t",
-        step="charge",
-        action="payments.charge",
-        body={"amount_minor": 1, "currency": "EUR", "card_token": "tok"},
-        keys=["t:charge:0"],
-        epoch=1,
-        calls=3,
-        run_id="run",
-    )
-    async with server, new_client() as http:
-        outcome = await Agents(list(all_agents()), {"payments": url}, http).perform(request, uptime() + 5)
-    assert len(received) == 1
-    if kept:
-        assert isinstance(outcome, Completed)
-        assert len(outcome.result["charge_id"]) == length
-    else:
-        assert isinstance(outcome, Refused)
-        assert (outcome.code, outcome.unknown_before) == ("answer_too_long", True)
