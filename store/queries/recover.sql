@@ -1,6 +1,7 @@
 -- Carries out one page of the Supervisor's decisions: each row only if the locked_by and the complete_by that were
 -- read still stand and the deadline has passed, so no task is recovered twice and no holder that moved on is evicted;
--- and only if nothing was written since, as a boundary in the last moment may have begun a pivot (F12).
+-- and only if nothing was written since, as a boundary in the last moment may have begun a pivot (F12). A pause that a
+-- service wished for is kept.
 -- One second's worth of tasks may go at once; those behind them go when it is over, at the pace that grows over the
 -- ramp: counted over all pages and sweeps, no second lets more go than it should (D12).
 WITH decision AS MATERIALIZED (
@@ -77,6 +78,7 @@ moved AS (
         progress_at = CASE WHEN x.target IN (t.state, 'Pending') THEN t.progress_at ELSE clock_timestamp() END,
         locked_by = NULL, run_id = NULL, complete_by = NULL,
         not_before = greatest(
+            t.not_before,
             CASE WHEN x.target = 'Compensating' THEN undo_from(t.task_id) END,
             clock_timestamp() + make_interval(secs => q.delay_s)
         ),

@@ -161,3 +161,46 @@ async def test_deadline_of_a_task_is_the_earliest_of_its_running_steps(store: St
     assert store.row(task_id)["complete_by"] == store.step(task_id, "address")["complete_by"]
     await store.store.advance(hold, done="address", result={}, calls=1)
     assert store.row(task_id)["complete_by"] == store.step(task_id, "disk")["complete_by"]
+
+
+@pytest.mark.demand("E2")
+@pytest.mark.parametrize(
+    ("unknown", "sent", "left", "reserved"),
+    [(False, 0, 9, 0), (False, 1, 8, 0), (True, 1, 8, 1), (True, 3, 6, 3), (True, None, 6, 3), (False, None, 6, 0)],
+)
+async def test_giving_up_returns_what_was_certainly_not_sent(
+    store: StoreBench, task_id: str, unknown: bool, sent: int | None, left: int, reserved: int
+) -> None:
+    hold = await store.begun(task_id)
+    await store.store.give_up(hold, "stock", "503", unknown=unknown, sent=sent)
+    await store.store.give_up(hold, "stock", "503", unknown=unknown, sent=sent)
+    step = (await store.task(task_id)).step("stock")
+    assert (step.budget_left, step.reserved) == (left, reserved)
+
+
+@pytest.mark.demand("C15")
+@pytest.mark.parametrize("how", ["released", "given up"])
+async def test_key_that_was_certainly_never_sent_does_not_age(store: StoreBench, task_id: str, how: str) -> None:
+    hold = await store.begun(task_id)
+    store.owner("UPDATE step SET key_since = key_since - interval '2 days' WHERE name = 'stock'")
+    if how == "released":
+        await store.store.release(hold, "no worker", step="stock", sent=0, delay=timedelta(0))
+    else:
+        await store.store.give_up(hold, "stock", "503", unknown=False, sent=1)
+        await recovered(store, task_id)
+    again = await store.claim(task_id)
+    report = await store.store.advance(again, begin=begin("stock"))
+    assert report.grant is not None
+    assert (report.grant.unknown, report.grant.key_age_s < 60) == (False, True)
+
+
+@pytest.mark.demand("C5", "D6")
+async def test_pause_that_a_service_wishes_for_is_kept_by_the_supervisor(store: StoreBench, task_id: str) -> None:
+    hold = await store.begun(task_id)
+    await store.store.give_up(hold, "stock", "503", unknown=False, sent=1, pause_s=3600)
+    await recovered(store, task_id)
+    (row,) = store.owner(
+        "SELECT extract(epoch FROM not_before - clock_timestamp())::int AS pause_s FROM task WHERE task_id = %(id)s",
+        id=task_id,
+    )
+    assert 3500 < row["pause_s"] <= 3600
