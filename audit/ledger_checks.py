@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import pairwise
 
 from audit.picture import Picture
@@ -101,7 +101,8 @@ def money_adds_up(picture: Picture) -> Iterator[str]:
 
 
 def calls_are_made_in_their_time(picture: Picture) -> Iterator[str]:
-    """No service carried a call out before its attempt had begun the step, or after its deadline (F2, failures 9)."""
+    """No service carried a call out before its attempt had begun the step, or after its deadline; and none was told of
+    more time than that leaves (F2, failures 9)."""
     early, bound = picture.terms.clocks_differ, picture.terms.network_bound
     begun = _begun(picture)
     for call in _calls(picture):
@@ -114,6 +115,9 @@ def calls_are_made_in_their_time(picture: Picture) -> Iterator[str]:
         elif call.received_at > at + within + bound:
             late = call.received_at - at - within
             yield f"call {call.key} was carried out {late.total_seconds():.1f} s after its deadline"
+        elif call.received_at + (told := timedelta(milliseconds=call.time_left_ms or 0)) > at + within + bound:
+            left = at + within - call.received_at
+            yield f"call {call.key} was told of {told.total_seconds():.1f} s, and had {left.total_seconds():.1f} s left"
 
 
 def no_call_was_sent_with_its_time_up(picture: Picture) -> Iterator[str]:

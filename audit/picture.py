@@ -130,13 +130,14 @@ class Terms(Frozen):
     Attributes:
         detection_delay: A held task may be overdue by so much before the Supervisor must have found it.
         claim_delay: A task may be due by so much before a live worker must have claimed it.
-        network_bound: A call may reach its service by so much after it was sent.
+        network_bound: A call may reach its service by so much after it was sent: what a busy machine takes; where
+            messages are held back on purpose, whoever does so says for how long.
         clocks_differ: A service's clock may be behind the state store's by so much.
     """
 
     detection_delay: timedelta = timedelta(seconds=20)
     claim_delay: timedelta = timedelta(minutes=5)
-    network_bound: timedelta = timedelta(seconds=30)
+    network_bound: timedelta = timedelta(seconds=3)
     clocks_differ: timedelta = timedelta(seconds=1)
 
 

@@ -1,8 +1,8 @@
 """One TCP proxy for every fault of a line between two processes, switched on and off while it runs.
 
 Each fault counts its visible effects in `Proxy.effects`: a run in which nothing was hurt shows nothing. The names are
-`delayed`, `refused`, `unreachable` and `cut` (connections), `swallowed` (bytes), `duplicated` and `held` (requests),
-and the values of `Cut`.
+`delayed`, `stalled`, `refused`, `unreachable` and `cut` (connections), `swallowed` (bytes), `duplicated` and `held`
+(requests), and the values of `Cut`.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class Faults:
 
     Attributes:
         delay_s, jitter_s: Every piece waits, in order, in both directions.
+        stall: Every piece waits until this is over; nothing is lost.
         blackhole: Bytes are swallowed and connections stay open; one that lost bytes is reset by `heal`.
         refuse: New connections are reset at once.
         cut_after: A connection is reset when so many bytes have gone that way.
@@ -54,6 +55,7 @@ class Faults:
 
     delay_s: float = 0.0
     jitter_s: float = 0.0
+    stall: bool = False
     blackhole: bool = False
     refuse: bool = False
     cut_after: dict[Way, int] = field(default_factory=dict)
@@ -208,6 +210,10 @@ class _Line:
         if faults.delay_s or faults.jitter_s:
             effects["delayed"] += 1
             await asyncio.sleep(faults.delay_s + self._proxy.random.uniform(0, faults.jitter_s))
+        if self._proxy.faults.stall:
+            effects["stalled"] += 1
+            while self._proxy.faults.stall:  # noqa: ASYNC110 (switched by assignment, like every fault)
+                await asyncio.sleep(0.01)
         if self._proxy.faults.blackhole or self.has_lost_bytes:
             self.has_lost_bytes = True
             effects["swallowed"] += len(piece)

@@ -126,6 +126,11 @@ DAMAGE: list[tuple[str, Json, Callable[[Json], object]]] = [
         processed(),
         lambda p: p["ledgers"]["svc"]["calls"][0].update(received_at=at(-21)),
     ),
+    (
+        "calls_are_made_in_their_time",
+        processed(),
+        lambda p: p["ledgers"]["svc"]["calls"][0].update(time_left_ms=4_900),
+    ),
     ("calls_are_made_in_their_time", processed(), lambda p: p["ledgers"]["svc"]["calls"][0].update(token=7)),
     (
         "no_call_was_sent_with_its_time_up",
