@@ -21,7 +21,7 @@ from domain.search_attributes import SEARCH_ATTRIBUTES
 from pipelines import registry
 from runtime.settings import LEAST_SECRET, Settings
 from runtime.temporal import connect
-from store.connection import place_of
+from store.connection import is_shared, place_of
 from store.database import Database
 from store.intake import ALIVE
 from store.reads import open_reads
@@ -89,16 +89,34 @@ async def _database(settings: Settings, database: DatabaseName, setting: str) ->
     what = f"{database} database"
     if not dsn:
         return Check(what, f"SAS_{setting.upper()}", "no address", f"set SAS_{setting.upper()}, or {_UP}")
+    place, variable = place_of(dsn), f"SAS_{setting.upper()}"
     try:
         async with asyncio.timeout(2 * _PATIENCE_S):
             await asyncio.to_thread(check_schema, dsn, database)
+            found, todo = await _session(dsn, database, variable)
     except TimeoutError:
-        return Check(what, place_of(dsn), "does not answer", f"start it, or correct SAS_{setting.upper()}")
+        found, todo = "does not answer", f"start it, or correct {variable}"
     except Unreachable as error:
         wrong_version = MIGRATE_COMMAND in str(error)
-        todo = f"`{MIGRATE_COMMAND}`" if wrong_version else f"start it, correct SAS_{setting.upper()}, or {_UP}"
-        return Check(what, place_of(dsn), str(error), todo)
-    return Check(what, place_of(dsn), "answers, its schema is the newest")
+        todo = f"`{MIGRATE_COMMAND}`" if wrong_version else f"start it, correct {variable}, or {_UP}"
+        found = str(error)
+    return Check(what, place, found, todo)
+
+
+async def _session(dsn: str, database: DatabaseName, variable: str) -> tuple[str, str]:
+    """What a session there finds, and what to do about it: a pooler, no writes, or rights beyond the application's."""
+    if await is_shared(dsn):
+        todo = f"point {variable} at the server itself, or at a pooler that lends a session until it is closed"
+        return "is behind a pooler that lends sessions by transaction", todo
+    role = "acting_role()" if database == "state" else "'application'"
+    async with Database(dsn, name=f"{database} database", size=1) as opened:
+        (row,) = await opened.rows(f"SELECT {role} AS role, current_setting('transaction_read_only') AS read_only")
+    if row["read_only"] == "on":
+        return "is read-only", "let it take writes again: is its disk full, or is it fenced?"
+    if row["role"] != "application":
+        todo = f"point {variable} at a login that is only a member of scheduler_app"
+        return f"this login has the rights of the {row['role']}, not of the application", todo
+    return "answers, its schema is the newest", ""
 
 
 async def _supervisor_role(settings: Settings) -> Check:
@@ -111,7 +129,8 @@ async def _supervisor_role(settings: Settings) -> Check:
         async with Database(dsn, name="state store", size=1) as database:
             rows = await database.rows(
                 "SELECT current_user AS name, has_table_privilege('sweep', 'INSERT') AS sweeps,"
-                " has_table_privilege('step', 'INSERT') OR has_table_privilege('task', 'DELETE') AS more"
+                " acting_role() <> 'supervisor' OR has_table_privilege('step', 'INSERT')"
+                " OR has_table_privilege('task', 'DELETE') OR has_column_privilege('task', 'epoch', 'UPDATE') AS more"
             )
     except Unreachable as error:
         return Check(what, place, str(error), f"start it, or correct {setting}")

@@ -128,6 +128,17 @@ async def set_up(connection: AsyncConnection[Any]) -> None:
     _check(await cursor.fetchone())
 
 
+async def is_shared(dsn: str) -> bool:
+    """Whether two connections, open side by side, may have one session between them: a pooler lends it by transaction.
+
+    What a session sets, prepares or listens to is then lost, or another's.
+    """
+    async with await connect_async(dsn, autocommit=True) as one, await connect_async(dsn, autocommit=True) as other:
+        before = await _session_of(one)
+        async with other.transaction():
+            return before == await _session_of(other) or before != await _session_of(one)
+
+
 def is_out_of_reach(error: BaseException) -> bool:
     """Whether an error says that the database can't be used now, and waiting may help. Takes SQLAlchemy's, too."""
     cause = getattr(error, "orig", None) or error
@@ -173,3 +184,8 @@ def place_of(dsn: str) -> str:
 def _check(unguarded: tuple[str] | None) -> None:
     if unguarded is not None:
         raise psycopg.OperationalError(unguarded[0])
+
+
+async def _session_of(connection: AsyncConnection[Any]) -> int:
+    row = await (await connection.execute("SELECT pg_backend_pid()")).fetchone()
+    return int(row[0]) if row else 0

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, timedelta
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg import errors
+from pydantic import SecretStr
 
+from cli.checks import Check, all_checks
 from domain.faults import Unreachable
 from domain.messages import UndoRequest
 from domain.states import TaskState
 from pipelines import registry
 from runtime.embedded.postgres import EmbeddedPostgres
-from store.connection import connect, connect_async, is_out_of_reach
+from runtime.settings import Settings
+from store.connection import connect, connect_async, is_out_of_reach, is_shared
 from store.database import Database
 from store.migrate import migrate
 from store.reads import open_reads
 from store.schema import check_schema
 from tests.conftest import Databases, eventually
+from tests.failures.pooler import transaction_pooler
 from tests.integration.store_bench import StoreBench, definition, open_store_bench
 
 DEFAULTS = {
@@ -145,23 +150,30 @@ def test_role_for_which_the_guards_are_off_is_refused_by_name(templates: Embedde
 # --- a database that takes no writes --------------------------------------------------------------------------
 
 
+@contextmanager
+def read_only(server: EmbeddedPostgres) -> Iterator[None]:
+    """A server that takes no writes for a while."""
+    with psycopg.connect(server.dsn(), autocommit=True) as owner:
+        try:
+            owner.execute("ALTER SYSTEM SET default_transaction_read_only = on")
+            owner.execute("SELECT pg_reload_conf()")
+            yield
+        finally:
+            owner.execute("SET default_transaction_read_only = off")
+            owner.execute("ALTER SYSTEM RESET default_transaction_read_only")
+            owner.execute("SELECT pg_reload_conf()")
+
+
 async def test_store_that_turns_read_only_is_out_of_reach_by_name(
     store: StoreBench, monkeypatch: pytest.MonkeyPatch, templates: EmbeddedPostgres, task_id: str
 ) -> None:
     """As a managed server does it when its disk is full: for the whole server, and for sessions that are there."""
     monkeypatch.setattr("store.database._PATIENCE_S", 0.2)
     await store.submitted(task_id)
-    with psycopg.connect(templates.dsn(), autocommit=True) as server:
-        try:
-            server.execute("ALTER SYSTEM SET default_transaction_read_only = on")
-            server.execute("SELECT pg_reload_conf()")
-            await eventually(lambda: takes_no_writes(store))
-            with pytest.raises(Unreachable, match=r"state store at \S+ is read-only: "):
-                await store.store.claim("worker", [(d.name, d.version) for d in registry()], 1, [task_id])
-        finally:
-            server.execute("SET default_transaction_read_only = off")
-            server.execute("ALTER SYSTEM RESET default_transaction_read_only")
-            server.execute("SELECT pg_reload_conf()")
+    with read_only(templates):
+        await eventually(lambda: takes_no_writes(store))
+        with pytest.raises(Unreachable, match=r"state store at \S+ is read-only: "):
+            await store.store.claim("worker", [(d.name, d.version) for d in registry()], 1, [task_id])
     monkeypatch.undo()
     assert (await store.claim(task_id)).task_id == task_id
 
@@ -187,3 +199,32 @@ def test_every_error_of_the_database_is_either_waited_out_or_a_mistake() -> None
     assert found == {c for c in codes if c[:2] in WAIT or c in WAIT_BY_CODE}
     assert is_out_of_reach(psycopg.OperationalError("the connection is lost"))
     assert not is_out_of_reach(psycopg.DataError("PostgreSQL text fields cannot contain NUL"))
+
+
+# --- poolers --------------------------------------------------------------------------------------------------
+
+
+async def test_pooler_that_lends_a_session_by_transaction_is_told_from_the_server(store: StoreBench) -> None:
+    assert not await is_shared(store.databases.app)
+    async with transaction_pooler(store.databases.app) as pooled:
+        assert await is_shared(pooled)
+
+
+async def of_the_state_database(dsn: str) -> Check:
+    """What `doctor` finds of the state store at that address."""
+    return await anext(all_checks(Settings(database_url=SecretStr(dsn))))
+
+
+@pytest.mark.demand("H5")
+async def test_doctor_names_a_pooler_by_transaction_an_owners_login_and_a_server_without_writes(
+    store: StoreBench, templates: EmbeddedPostgres
+) -> None:
+    databases = store.databases
+    assert (await of_the_state_database(databases.app)).is_well
+    async with transaction_pooler(databases.app) as pooled:
+        assert "a pooler that lends sessions by transaction" in (await of_the_state_database(pooled)).found
+    assert "rights of the owner" in (await of_the_state_database(databases.owner)).found
+    assert "rights of the supervisor" in (await of_the_state_database(databases.supervisor)).found
+    with read_only(templates):
+        await eventually(lambda: takes_no_writes(store))
+        assert (await of_the_state_database(databases.app)).found == "is read-only"
