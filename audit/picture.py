@@ -22,6 +22,7 @@ class TaskView(Frozen):
     definition: str
     version: int
     state: TaskState
+    confirmed: bool = True
     locked_by: str | None
     run_id: str | None
     epoch: int

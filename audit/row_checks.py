@@ -65,7 +65,7 @@ def held_exactly_while_it_has_a_deadline(picture: Picture) -> Iterator[str]:
 def nothing_is_stuck(picture: Picture) -> Iterator[str]:
     """Held in time or found soon; claimable, and claimed soon if a live worker is there (design 3, liveness).
 
-    Where a breaker is open, tasks wait for it.
+    Where a breaker is open, tasks wait for it. Nobody waits for a submission that was not finished.
     """
     task, terms = picture.task, picture.terms
     if task.complete_by is not None:
@@ -74,7 +74,7 @@ def nothing_is_stuck(picture: Picture) -> Iterator[str]:
         return
     late = picture.now - task.not_before
     has_worker = picture.definition is not None and picture.definition.has_live_worker
-    waits = not has_worker or picture.waits_for_a_breaker
+    waits = not has_worker or not task.confirmed or picture.waits_for_a_breaker
     if task.state in (_T.PENDING, _T.COMPENSATING) and not waits and late > terms.claim_delay:
         yield f"{task.state}, due for {late.total_seconds():.0f} s, and not claimed by the workers there are"
 

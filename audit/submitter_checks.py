@@ -34,15 +34,19 @@ def same_submission_gets_the_same_answer(picture: Picture) -> Iterator[str]:
         yield f"it was accepted as new {n} times"
 
 
-def acknowledged_task_has_its_business_record(picture: Picture) -> Iterator[str]:
-    """What was accepted has its business record, with that content (design 3, failures 13)."""
-    if picture.digest != picture.task.record_digest and any(a.verdict == "accepted" for a in picture.answers or ()):
+def acknowledged_task_is_whole(picture: Picture) -> Iterator[str]:
+    """What was accepted is confirmed, and has its business record, with that content (design 3, failures 13)."""
+    if not any(a.verdict == "accepted" for a in picture.answers or ()):
+        return
+    if not picture.task.confirmed:
+        yield "its submission was accepted, and is not confirmed"
+    if picture.digest != picture.task.record_digest:
         yield "its submission was accepted, and there is no business record of it"
 
 
 def contradiction_is_kept_apart(picture: Picture) -> Iterator[str]:
-    """Every conflict that was answered is a dead letter with an alert (failures 12, 13)."""
-    answered = sum(a.verdict == "conflict" for a in picture.answers or ())
+    """Every conflict that was answered is a dead letter with an alert, one for each content (failures 12, 13)."""
+    answered = len({a.digest for a in picture.answers or () if a.verdict == "conflict"})
     kept = sum(a.kind == "dead_letter" for a in picture.alerts)
     if kept < answered:
         yield f"{answered} conflicts were answered, {kept} dead letters have an alert"
@@ -52,6 +56,6 @@ CHECKS = (
     task_was_submitted,
     refused_submission_wrote_nothing,
     same_submission_gets_the_same_answer,
-    acknowledged_task_has_its_business_record,
+    acknowledged_task_is_whole,
     contradiction_is_kept_apart,
 )

@@ -80,7 +80,6 @@ class Story:
 
     async def _submit(self, submissions: Sequence[Submission]) -> None:
         verdicts = [await self.stores.desk.submit(s) for s in submissions]
-        await self.stores.store.announce()
         accepted = sum(isinstance(v, Accepted) for v in verdicts)
         self.board.tell("submitted", f"{accepted} of {len(verdicts)} tasks accepted")
 

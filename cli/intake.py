@@ -118,11 +118,9 @@ async def _submit(messages: list[Message], submitter: str, wait: bool, output: F
     async with open_stores(found) as stores, open_reads(address(found, "database_url")) as reads:
         batch = Batch(found, reads, await _take_in(stores, messages, submitter), output)
         with batch.answered():
-            if batch.ids:
-                await stores.store.announce()
-                if wait:
-                    await _say_unclaimed(stores, await claimed(reads, batch.ids, CLAIMED_WITHIN))
-                await batch.locate({})
+            if batch.ids and wait:
+                await _say_unclaimed(stores, await claimed(reads, batch.ids, CLAIMED_WITHIN))
+            await batch.locate({})
         return gravest(batch.codes)
 
 

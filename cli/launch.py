@@ -41,7 +41,6 @@ async def launch(settings: Settings, stores: Stores, reads: Reads, task_ids: Seq
             stores.registry,
             worker=process_name("cli"),
             slots=settings.task_slots,
-            orphan_grace=settings.orphan_grace,
             eager=False,
         )
         launched = await _start_all(dispatcher, stores, reads, task_ids, settings.claim_within.total_seconds())
@@ -50,7 +49,6 @@ async def launch(settings: Settings, stores: Stores, reads: Reads, task_ids: Seq
     if left := launched.left:
         say(f"error: {launched.cause}")
         say(f"submitted, not started: workers will claim {', '.join(left[:5])}{' and others' * (len(left) > 5)}")
-    await stores.store.announce()
     return launched
 
 
@@ -70,7 +68,6 @@ async def _start_all(
             runs = {s.workflow_id: s.run_id for s in started.values()}
             return Launched(still, runs, f"Temporal started nothing, or no slot came free, for {patience_s:g} s")
         left = still
-        await stores.store.announce()
         await asyncio.sleep(_LOOK_S)
 
 

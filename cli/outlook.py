@@ -21,6 +21,8 @@ def outlook(page: TaskPage, *, live_worker: bool, sweep_interval: timedelta) -> 
     ask = f"python starter.py compensate {task.task_id} --reason TEXT"
     past_pivot = is_past_pivot(page.steps)
     match task.state:
+        case TaskState.PENDING if not task.confirmed:
+            text = "its submission is not finished: the next delivery finishes it, or the housekeeper looks after it"
         case TaskState.PENDING:
             text = _unheld(page, "claimable", live_worker)
         case TaskState.COMPENSATING if task.locked_by is None:

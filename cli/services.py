@@ -78,7 +78,6 @@ async def _force(name: str, forced: Forced | None, requester: str, reason: str, 
         await _known(reads, name)
         breakers = Services(store.database, breaker_terms(found))
         await breakers.force(name, forced, requester=requester, reason=reason)
-        await store.announce()
         _tell(await _known(reads, name), output)
     return Code.OK
 

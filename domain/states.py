@@ -68,6 +68,7 @@ class EventKind(StrEnum):
     """What a transition was. Each transition appends exactly one event of one kind."""
 
     SUBMITTED = "submitted"
+    CONFIRMED = "confirmed"
     CLAIMED = "claimed"
     ADVANCED = "advanced"
     PROCESSED = "processed"
@@ -109,6 +110,9 @@ class ServiceEventKind(StrEnum):
     BY_HAND = "by_hand"
 
 
+CLAIMABLE = (TaskState.PENDING, TaskState.COMPENSATING)
+"""States in which a task that nobody holds may be claimed: to go forward, or to be undone."""
+
 SETTLED = frozenset({TaskState.PROCESSED, TaskState.ERROR, TaskState.COMPENSATED, TaskState.COMPENSATION_FAILED})
 """States in which a task rests: finished, or waiting for a person."""
 
@@ -133,6 +137,7 @@ TASK_TRANSITIONS: dict[tuple[TaskState, TaskState], frozenset[EventKind]] = {
 """Which events may take a task from one state to another."""
 
 STAYS: dict[EventKind, frozenset[TaskState]] = {
+    _E.CONFIRMED: frozenset({_T.PENDING}),
     _E.CLAIMED: frozenset({_T.COMPENSATING}),
     _E.ADVANCED: frozenset({_T.PROCESSING}),
     _E.GAVE_UP: frozenset({_T.PROCESSING, _T.COMPENSATING}),

@@ -1,8 +1,9 @@
 """The dispatcher: a claim is the only thing that starts a run, and this is the only thing that claims.
 
 It claims as many tasks as there are free slots, reads their business records, and starts each run on its own worker.
-It is woken by NOTIFY, by the end of a run in this process, and by a slow poll behind both. `starter.py start` uses
-the same code for the tasks it just submitted.
+It sleeps until the next task is due, and is woken by NOTIFY, by the end of a run in this process, and by a slow poll
+behind both. What goes forward and what is undone don't wait for one another: an undo needs no business record.
+`starter.py start` uses the same code for the tasks it just submitted.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import random
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, timedelta
-from typing import Literal
+from datetime import timedelta
+from time import monotonic
 
 import psycopg
 import structlog
@@ -24,37 +25,53 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from domain.definition import Definition, Registry
 from domain.faults import Unreachable
-from domain.messages import End, RunInput
-from domain.states import TaskState
+from domain.messages import RunInput
+from domain.states import CLAIMABLE, TaskState
 from runtime.search_attributes import ATTEMPT_KEY, DEFINITION_KEY, SUBMITTER_KEY, TASK_ID_KEY
 from runtime.temporal import queue_of
 from store.connection import connect_async
 from store.intake import Intake
 from store.orders import Orders, Record
 from store.services import Services
-from store.snapshot import Snapshot
 from store.state_store import CHANNEL, Claim, StateStore
 
 log = structlog.get_logger(__name__)
 
-_RETRY = timedelta(seconds=1)
-_LONGEST_WAIT = timedelta(minutes=5)
-"""A task whose business record is lost is looked at again after so long at most."""
+NONCE = "claim"
+"""Memo of a run: the nonce of the claim that started it."""
 
+_ANSWER = timedelta(seconds=5)
+_PAUSE = timedelta(seconds=1)
+_AT_ONCE = timedelta(0)
 _LONGEST_PAUSE_S = 30.0
-_FOR_GOOD = (
-    RPCStatusCode.INVALID_ARGUMENT,
+_BROOM = timedelta(days=7)
+
+_OUT_OF_REACH = (
+    RPCStatusCode.UNAVAILABLE,
+    RPCStatusCode.DEADLINE_EXCEEDED,
+    RPCStatusCode.CANCELLED,
+    RPCStatusCode.UNKNOWN,
+)
+"""No answer: it says nothing of the task. Any other status is a refusal."""
+
+_TO_ALL_ALIKE = (
     RPCStatusCode.NOT_FOUND,
     RPCStatusCode.PERMISSION_DENIED,
     RPCStatusCode.UNAUTHENTICATED,
     RPCStatusCode.UNIMPLEMENTED,
+    RPCStatusCode.RESOURCE_EXHAUSTED,
 )
-"""Refusals that waiting does not mend: no such namespace or search attribute, no permission. `doctor` names them."""
+"""Refusals that a person mends for every task at once: no such namespace, no permission, a limit of the server."""
+
+_TOO_LARGE = "larger than max"
+_MOST_REFUSALS = 10
+_MOST_TO_ALL_ALIKE = 300
+"""Refused starts in a row that end a task: after some 8 minutes, or a day where it may not be the task's own fault."""
 
 
 @dataclass(frozen=True)
 class Started:
-    """A run that was started (or may have been, if the answer was lost)."""
+    """A run that was started."""
 
     task_id: str
     workflow_id: str
@@ -62,7 +79,7 @@ class Started:
 
 
 class Dispatcher:
-    """Claims and starts. `slots`: tasks held at once; `orphan_grace`: see `Settings`.
+    """Claims and starts. `slots`: tasks held at once.
 
     `eager`: ask for the first workflow task with the start; only where a worker runs in this process.
     """
@@ -78,77 +95,94 @@ class Dispatcher:
         *,
         worker: str,
         slots: int,
-        orphan_grace: timedelta,
         poll_interval: timedelta = timedelta(seconds=2),
         eager: bool = True,
         draining: asyncio.Event | None = None,
     ) -> None:
         self._client, self._store, self._orders = client, store, orders
         self._intake, self._services = intake, services
-        self._worker, self._slots = worker, slots
-        self._orphan_grace, self._poll, self._eager = orphan_grace, poll_interval, eager
+        self._worker, self._slots, self._poll, self._eager = worker, slots, poll_interval, eager
         self._timeouts = {(d.name, d.version): execution_timeout(d) for d in registry}
         self._draining = draining or asyncio.Event()
-        self._wake = asyncio.Event()
-        self._failed, self._failed_rounds = False, 0
+        self._wakes = {state: asyncio.Event() for state in CLAIMABLE}
+        self._claiming = asyncio.Lock()
 
     def wake(self) -> None:
         """Look for work now: a slot may be free, or a task may be there."""
-        self._wake.set()
+        for wake in self._wakes.values():
+            wake.set()
 
     async def run(self) -> None:
         """Claim and start until the worker drains. A store or server out of reach is waited out."""
         listener = asyncio.create_task(self._listen())
         try:
-            while not self._draining.is_set():
-                self._wake.clear()
-                self._failed = False
-                try:
-                    started = await self.run_once()
-                except Unreachable as error:
-                    log.warning("store out of reach", error=str(error))
-                    started, self._failed = [], True
-                if self._failed:
-                    await self._back_off()
-                    continue
-                self._failed_rounds = 0
-                if not started:
-                    await self._pause()
+            async with asyncio.TaskGroup() as group:
+                for state in CLAIMABLE:
+                    group.create_task(self._work(state))
         finally:
             listener.cancel()
             await asyncio.gather(listener, return_exceptions=True)
 
-    async def run_once(self) -> list[Started]:
-        """One round: claim what there is room for, and start it; some of it as probes of services that were out."""
+    async def run_once(self, states: Sequence[TaskState] = CLAIMABLE) -> list[Started]:
+        """One round: claim what there is room for, and start it; some of it as probes of services that were out.
+
+        Raises:
+            Unreachable: A store or Temporal is; what could not be started for that is given back.
+        """
         await self._services.lease(list(self._timeouts))
-        claims = await self._store.claim(self._worker, list(self._timeouts), self._slots)
-        return await self._start_all(claims)
+        return await self._round(None, states)
 
     async def start_only(self, task_ids: Sequence[str]) -> list[Started]:
         """One round for these tasks alone, as many as there is room for: what `starter.py start` does."""
-        claims = await self._store.claim(self._worker, list(self._timeouts), self._slots, task_ids)
-        return await self._start_all(claims)
+        return await self._round(task_ids, CLAIMABLE)
 
-    async def _start_all(self, claims: Sequence[Claim]) -> list[Started]:
-        if not claims:
-            return []
-        try:
-            records = await self._orders.load([c.task.task_id for c in claims])
-        except Unreachable as error:
-            await asyncio.gather(*(self._give_back(c, str(error)) for c in claims))
-            return []
-        outcomes = await asyncio.gather(*(self._take_up(c, records.get(c.task.task_id)) for c in claims))
-        return [s for s in outcomes if s is not None]
+    async def _work(self, state: TaskState) -> None:
+        """Round after round for tasks in one state."""
+        wake, failures = self._wakes[state], 0
+        while not self._draining.is_set():
+            wake.clear()
+            try:
+                asked_at = monotonic()
+                due_in = await self._store.next_due(list(self._timeouts), [state])  # before the claim: none is missed
+                started = await self.run_once([state])
+            except Unreachable as error:
+                log.warning("out of reach", error=str(error), claims=state)
+                failures += 1
+                await self._back_off(failures)
+                continue
+            failures = 0
+            if not started:
+                await self._sleep(wake, due_in, asked_at)
 
-    async def _take_up(self, claim: Claim, found: Record | None) -> Started | None:
+    async def _round(self, task_ids: Sequence[str] | None, states: Sequence[TaskState]) -> list[Started]:
+        async with self._claiming:  # two claims at once would each fill the same free slots
+            claims = await self._store.claim(self._worker, list(self._timeouts), self._slots, task_ids, states=states)
+        forward = [c.task.task_id for c in claims if c.task.state is TaskState.PROCESSING]
+        loading = asyncio.ensure_future(self._load(forward))
+        taken_up = [self._take_up(claim, loading) for claim in claims]
+        _, *outcomes = await asyncio.gather(loading, *taken_up, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return [o for o in outcomes if isinstance(o, Started)]
+
+    async def _load(self, task_ids: Sequence[str]) -> dict[str, Record]:
+        return await self._orders.load(task_ids) if task_ids else {}
+
+    async def _take_up(self, claim: Claim, loading: asyncio.Future[dict[str, Record]]) -> Started | None:
         """Start what was claimed, if this worker still starts anything and the business record is the task's own."""
         if self._draining.is_set():
-            await self._store.release_unstarted(claim, "the worker is shutting down", timedelta(0))
+            await self._store.not_started(claim, "the worker is shutting down", pause=_AT_ONCE)
             return None
         if claim.task.state is TaskState.COMPENSATING:
             return await self._start(claim, claim.task.as_run({}))  # an undo needs nothing but its log
+        try:
+            found = (await loading).get(claim.task.task_id)
+        except Unreachable as error:
+            await self._store.not_started(claim, str(error), pause=_PAUSE)
+            raise
         if found is None or found.record is None or found.digest != claim.task.record_digest:
-            await self._set_aside(claim)
+            await self._miss_record(claim)
             return None
         return await self._start(claim, claim.task.as_run(found.record))
 
@@ -165,69 +199,67 @@ class Dispatcher:
                 request_eager_start=self._eager,
                 static_summary=f"{'undo of ' if run.undo else ''}{run.definition} {run.task_id}, attempt {run.epoch}",
                 search_attributes=_search_attributes(claim),
-                rpc_timeout=timedelta(seconds=5),
+                memo={NONCE: run.nonce},
+                rpc_timeout=_ANSWER,
             )
         except WorkflowAlreadyStartedError:
-            return Started(run.task_id, claim.locked_by, None)
+            return await self._started_before(claim)
         except RPCError as error:
-            cause = f"Temporal did not start the run: {error.message}"
-            await self._give_back(claim, cause, record=None if run.undo else "there")
-            if error.status in _FOR_GOOD:
-                await self._intake.alert_once("start_refused", run.task_id, cause)
+            if error.status in _OUT_OF_REACH:
+                raise await self._no_answer(claim, error) from error
+            await self._refused(claim, error.message, _most(error))
+            return None
+        except Exception as error:  # what can't be written, or is too large to be sent: this task's own fault
+            await self._refused(claim, repr(error), _MOST_REFUSALS)
             return None
         return Started(run.task_id, claim.locked_by, handle.result_run_id)
 
-    async def _give_back(self, claim: Claim, cause: str, record: Literal["there"] | None = None) -> None:
-        self._failed = True
-        log.warning(cause, task_id=claim.task.task_id, attempt=claim.locked_by)
-        await self._store.release_unstarted(claim, cause, _RETRY, record=record)
+    async def _started_before(self, claim: Claim) -> Started | None:
+        """There is a run of that id. It is this claim's own only if it knows the claim's nonce; no other is adopted."""
+        try:
+            run = await self._client.get_workflow_handle(claim.locked_by).describe(rpc_timeout=_ANSWER)
+        except RPCError as error:
+            raise await self._no_answer(claim, error) from error
+        if await run.memo_value(NONCE, None) == claim.task.claim_nonce:
+            return Started(claim.task.task_id, claim.locked_by, run.run_id)
+        cause = f"run {run.run_id} of {claim.locked_by} was started by somebody else: it is not believed"
+        await self._store.not_started(claim, cause, fault="foreign_run", pause=_AT_ONCE)
+        log.error(cause, task_id=claim.task.task_id)
+        await self._intake.alert_once("foreign_run", claim.task.task_id, cause)
+        return None
 
-    async def _set_aside(self, claim: Claim) -> None:
-        """No business record of its own: put the row back for a grace period, then remove it (A6).
+    async def _no_answer(self, claim: Claim, error: RPCError) -> Unreachable:
+        cause = f"Temporal did not start the run: {error.message}"
+        await self._store.not_started(claim, cause, pause=_PAUSE)
+        return Unreachable(cause)
 
-        A task that has begun, or may have been acknowledged, had its record: it is never removed, but waits for it,
-        longer and longer, with an alert.
-        """
-        task = claim.task
-        has_grace = claim.age < self._orphan_grace and not task.has_begun
-        wait = _RETRY if has_grace else min(_RETRY * 2 ** min(task.claims_in_vain - 1, 10), _LONGEST_WAIT)
-        report = await self._store.release_unstarted(claim, "its business record is not there", wait, record="missing")
-        if has_grace or report.end is not End.RELEASED:
-            return
-        seen = await self._store.snapshot(task.task_id)
-        if seen is None or seen.last_event != task.last_event + 1:
-            return  # whoever completes the pair meanwhile adds an event
-        if await self._intake.is_unfinished(task.task_id):
-            await self._withdraw(seen)
-        else:
-            log.error("business record missing", task_id=task.task_id)
-            await self._intake.alert_once("record_missing", task.task_id, _missing(seen))
+    async def _refused(self, claim: Claim, reason: str, most: int) -> None:
+        """Temporal refuses to start this run: the task waits longer and longer, and ends in the end."""
+        cause = f"Temporal refuses to start the run: {reason}"
+        log.error(cause, task_id=claim.task.task_id, attempt=claim.locked_by)
+        await self._store.not_started(claim, cause, fault="start_refused", pause=_PAUSE, most=most)
+        await self._intake.alert_once("start_refused", claim.task.task_id, cause)
 
-    async def _withdraw(self, seen: Snapshot) -> None:
-        """Remove the row of a submission that was never finished, only as it was seen."""
-        if not await self._orders.abandon(seen.task_id, seen.definition, seen.record_digest):
-            return
-        message = (
-            f"its submission by {seen.submitter}, {seen.created_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, was never"
-            " finished, and is removed: from its first minute on no claim has found a business record of its own"
-        )
-        if await self._intake.withdraw(seen, message):
-            log.warning("submission abandoned", task_id=seen.task_id)
+    async def _miss_record(self, claim: Claim) -> None:
+        """Its business record was there once, and is lost: the task waits for it, longer and longer."""
+        task_id = claim.task.task_id
+        log.error("business record missing", task_id=task_id)
+        cause = "its business record is not there"
+        await self._store.not_started(claim, cause, fault="record_missing", pause=_PAUSE)
+        await self._intake.alert_once("record_missing", task_id, _missing(task_id))
 
-    async def _back_off(self) -> None:
-        """After a round with starts that failed: pause longer and longer, whoever wakes us."""
-        self._failed_rounds += 1
-        most = min(_LONGEST_PAUSE_S, 2.0 ** min(self._failed_rounds, 8))
+    async def _back_off(self, failures: int) -> None:
+        """After rounds that failed: pause longer and longer, whoever wakes us."""
+        most = min(_LONGEST_PAUSE_S, 2.0 ** min(failures, 8))
         pause = most * random.uniform(0.5, 1.0)  # noqa: S311 (jitter)
         with suppress(TimeoutError):
             await asyncio.wait_for(self._draining.wait(), pause)
 
-    async def _pause(self) -> None:
-        try:
-            async with asyncio.timeout(self._poll.total_seconds()):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+    async def _sleep(self, wake: asyncio.Event, due_in: timedelta | None, asked_at: float) -> None:
+        """Until somebody wakes us, the next task is due, or it is time for the poll."""
+        most = self._poll if due_in is None else min(self._poll, due_in)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(wake.wait(), asked_at + most.total_seconds() - monotonic())
 
     async def _listen(self) -> None:
         """Turn NOTIFY into wake-ups; the slow poll covers for it while the connection is gone."""
@@ -236,6 +268,7 @@ class Dispatcher:
                 dsn, name = self._store.database.dsn, "dispatcher-listen"
                 async with await connect_async(dsn, autocommit=True, application_name=name) as connection:
                     await connection.execute(f"LISTEN {CHANNEL}")
+                    self.wake()  # what was told before
                     async for _ in connection.notifies():
                         self.wake()
             except psycopg.Error as error:
@@ -243,20 +276,25 @@ class Dispatcher:
             await asyncio.sleep(1)
 
 
-def _missing(task: Snapshot) -> str:
+def _most(error: RPCError) -> int:
+    """How many such refusals in a row end a task."""
+    to_all_alike = error.status in _TO_ALL_ALIKE and _TOO_LARGE not in error.message
+    return _MOST_TO_ALL_ALIKE if to_all_alike else _MOST_REFUSALS
+
+
+def _missing(task_id: str) -> str:
     """What a person is told of a task whose business record is lost."""
-    known = "has begun" if task.has_begun else "may have been acknowledged"
     return (
-        f"task {task.task_id} {known}, and the orders database has no business record of its own for it: put the record"
-        f" back, and it goes on; or `python starter.py compensate {task.task_id} --reason TEXT` undoes it, unless it is"
-        " past its pivot. Others may lack theirs: `python starter.py audit` names those that have begun"
+        f"task {task_id} was accepted with a business record, and the orders database has none of its own for it: put"
+        f" the record back, and it goes on; or `python starter.py compensate {task_id} --reason TEXT` undoes it, unless"
+        " it is past its pivot. Others may lack theirs: `python starter.py audit` names those that have begun"
     )
 
 
 def execution_timeout(definition: Definition) -> timedelta:
-    """Bound on one attempt: every step's time, forward or undo, and as much again for the writes between."""
+    """When Temporal sweeps up a run that nobody ended: days after its task's own deadlines, which are the store's."""
     allowances = sum((s.within for s in definition.steps), timedelta(0))
-    return 2 * allowances + timedelta(minutes=1)
+    return 2 * allowances + _BROOM
 
 
 def _search_attributes(claim: Claim) -> TypedSearchAttributes:

@@ -20,6 +20,9 @@ from supervisor.schedule import ensure_schedule
 
 log = structlog.get_logger(__name__)
 
+TIDY = timedelta(seconds=5)
+"""How often the housekeeper looks for submissions that were not finished."""
+
 
 async def publish_definitions(intake: Intake, registry: Registry) -> None:
     """Put every definition's policies on record.

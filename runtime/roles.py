@@ -33,12 +33,13 @@ from runtime.callback_guard import GuardedProtocol
 from runtime.callbacks import CallbackAddresses, Callbacks
 from runtime.deployment import deployment_of
 from runtime.dispatcher import Dispatcher
-from runtime.duties import SupervisionWatch, publish_definitions, repeat
+from runtime.duties import TIDY, SupervisionWatch, publish_definitions, repeat
 from runtime.parts import Stores, open_state_store, open_stores, process_name, sweep_terms
 from runtime.settings import LEAST_SECRET, Settings, address
 from runtime.signals import StopSignals
 from runtime.temporal import TASK_QUEUE, check_namespace, connect, queue_of
 from store.database import Database
+from store.housekeeping import Housekeeper
 from store.inbox import InboxStore
 from store.intake import ALIVE
 from store.schema import check_schema
@@ -215,18 +216,23 @@ async def _scheduler(
         stores.registry,
         worker=name,
         slots=settings.task_slots,
-        orphan_grace=settings.orphan_grace,
         poll_interval=settings.poll_interval,
         draining=draining.begun,
     )
     stores.store.on_settled = dispatcher.wake
     watch = SupervisionWatch(Supervision(stores.store.database), client, sweep_terms(settings))
+    housekeeper = Housekeeper(stores.intake, stores.orders, settings.orphan_grace)
 
     async def show() -> None:
         await publish_definitions(stores.intake, stores.registry)
 
     await _background(
-        stack, draining, dispatcher.run(), repeat(ALIVE, show), repeat(settings.sweep_interval, watch.watch)
+        stack,
+        draining,
+        dispatcher.run(),
+        repeat(ALIVE, show),
+        repeat(settings.sweep_interval, watch.watch),
+        repeat(TIDY, housekeeper.tidy),
     )
     stack.push_async_callback(_all_recorded, stores.store, name, draining.to_record_s)
 

@@ -63,7 +63,7 @@ class Settings(BaseSettings):
     )
     orphan_grace: Annotated[timedelta, between("1s", "30d")] = Field(
         timedelta(seconds=60),
-        description="how long a state row may lack its business record before it is removed",
+        description="how long a submission may take; one that was not finished then is confirmed, or removed",
     )
     shutdown_grace: Annotated[timedelta, between("0s", "30d")] = Field(
         timedelta(seconds=20), description="time that SIGTERM leaves to running steps"

@@ -1,15 +1,15 @@
-"""The state store as submission sees it: admission, contradictions, and submissions that never finished."""
+"""The state store as submission sees it: admission, confirmation, contradictions, and what was never finished."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from domain.definition import Definition
 from domain.messages import Json
 from store.database import Database, query
-from store.snapshot import Snapshot
 
 ALIVE = timedelta(seconds=10)
 """How often a worker shows its definitions; one that has not for three of these counts as gone."""
@@ -60,6 +60,17 @@ class NewTask:
     reply_to: str | None
 
 
+@dataclass(frozen=True)
+class Unfinished:
+    """A state row that is not confirmed, as it was seen."""
+
+    task_id: str
+    definition: str
+    digest: str
+    submitter: str
+    created_at: datetime
+
+
 class Intake:
     """Writes of the submission path, as the application's role."""
 
@@ -81,40 +92,52 @@ class Intake:
         load = rows[2][0]
         return Admitted(new=True) if load["added"] else self._full(new.definition.name, load)
 
-    async def is_unfinished(self, task_id: str) -> bool:
-        """Whether nothing tells that a task without its business record ever had one: see `unfinished.sql` (A6)."""
-        return bool(await self._database.rows(query("unfinished"), {"task_id": task_id}))
-
-    async def withdraw(self, seen: Snapshot, message: str) -> bool:
-        """Remove the row of a submission that never finished, if nothing has happened to it since it was `seen` (A6).
-
-        Returns:
-            Whether it was removed. `message` is the alert's.
-        """
-        key = {"task_id": seen.task_id}
-        params = {**key, "last_event": seen.last_event, "created_at": seen.created_at, "message": message}
-        counts, _ = await self._database.transaction((query("lock"), key), (query("withdraw"), params))
-        return counts[1] > 0
-
     async def is_on_record(self, task_id: str) -> bool:
         """Whether there is a task of that id."""
         return bool(await self._database.rows(query("find_task"), {"task_id": task_id}))
 
-    async def keep(self, task_id: str) -> bool:
-        """Make sure that a row whose business record is there is not withdrawn any more; False: it was already.
+    async def confirm(self, task_id: str, digest: str, *, actor: str) -> bool:
+        """Make a task claimable whose business record is there; nothing may be acknowledged before this (A1, A6).
 
-        Whoever found the record missing may have yet to remove the row: nothing may be acknowledged before this.
+        Returns:
+            Whether it is confirmed, now or before. False: there is no row of this digest any more.
         """
         key = {"task_id": task_id}
-        _, rows = await self._database.transaction((query("lock"), key), (query("keep"), key))
+        params = {**key, "digest": digest, "actor": actor}
+        _, rows = await self._database.transaction((query("lock"), key), (query("confirm"), params))
         return bool(rows[1])
 
-    async def dead_letter(self, task_id: str, submitter: str, reason: str, message: Json) -> None:
-        """Keep a submission that contradicts the record, and alert an operator (A4)."""
-        await self._database.rows(
-            query("dead_letter"),
-            {"task_id": task_id, "submitter": submitter, "reason": reason, "message": json.dumps(message)},
+    async def unconfirmed(self, grace: timedelta, page: int, after: Unfinished | None) -> list[Unfinished]:
+        """The next page behind `after` of submissions that were not finished within the grace, oldest first."""
+        params = {
+            "grace_s": grace.total_seconds(),
+            "page": page,
+            "after_at": after.created_at if after else "-infinity",
+            "after_id": after.task_id if after else "",
+        }
+        return [Unfinished(**r) for r in await self._database.rows(query("unconfirmed"), params)]
+
+    async def remove(self, seen: Unfinished) -> bool:
+        """Remove the row of a submission that never finished, with an alert; only as it was seen, and unconfirmed (A6).
+
+        Returns:
+            Whether it was removed.
+        """
+        message = (
+            f"its submission by {seen.submitter}, {seen.created_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, was never"
+            " finished, and is removed: it has no business record of its own"
         )
+        key = {"task_id": seen.task_id}
+        params = {**key, "created_at": seen.created_at, "message": message}
+        counts, _ = await self._database.transaction((query("lock"), key), (query("remove_unconfirmed"), params))
+        return counts[1] > 0
+
+    async def dead_letter(self, task_id: str, submitter: str, reason: str, message: Json) -> None:
+        """Keep a submission that contradicts the record, once, and alert an operator (A4)."""
+        text = json.dumps(message, sort_keys=True)
+        letter = {"task_id": task_id, "submitter": submitter, "reason": reason, "message": text}
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        await self._database.rows(query("dead_letter"), letter | {"digest": digest})
 
     async def alert_once(self, kind: str, task_id: str, message: str) -> None:
         """Raise an alert, unless one of its kind was raised within the hour."""
@@ -144,6 +167,10 @@ class Intake:
     def _params(self, new: NewTask) -> dict[str, object]:
         policies = new.definition.policies()["steps"]
         keys = ("position", "pivot", "service", "quarantine_s", "budget", "undo_budget")
+        steps = [
+            {"name": s.name, "answers_later": s.answers_later, **{k: policies[s.name][k] for k in keys}}
+            for s in new.definition.steps
+        ]
         return {
             "task_id": new.task_id,
             "definition": new.definition.name,
@@ -152,7 +179,7 @@ class Intake:
             "reply_to": new.reply_to,
             "submitter": new.submitter,
             "data_class": new.definition.data_class,
-            "steps": json.dumps([{"name": n, **{k: p[k] for k in keys}} for n, p in policies.items()]),
+            "steps": json.dumps(steps),
             "max_in_flight": self._caps.in_flight,
             "max_pending": self._caps.pending,
             "max_pending_age_s": self._caps.pending_age.total_seconds(),

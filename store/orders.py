@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 from uuid import uuid4
 
 from domain.messages import Json
 from store.database import Database, query
+
+_DIGEST = "SELECT digest FROM business_record WHERE task_id = %(task_id)s"
+"""Whose record it is; behind a write of the same transaction, so that it sees what that has met."""
 
 
 @dataclass(frozen=True)
@@ -40,24 +42,16 @@ class Orders:
     def __init__(self, database: Database) -> None:
         self.database = database
 
-    async def create(
-        self, task_id: str, definition: str, record: Json, digest: str
-    ) -> Literal["created", "restarted", "same", "different"]:
-        """Create the record if it is missing or was abandoned; else say whether its digest is the same (A2, A3).
-
-        Where an acknowledgement was lost, a record just created is the `same`.
-        """
+    async def create(self, task_id: str, definition: str, record: Json, digest: str) -> bool:
+        """Create the record if it is missing or was abandoned (A2, A3). False: there is another one of that id."""
         params = {
             "task_id": task_id,
             "definition": definition,
             "record": json.dumps(record),
             "digest": digest,
         }
-        rows = await self.database.rows(query("create_record"), params)
-        if rows:
-            return "created" if rows[0]["fresh"] else "restarted"
-        found = await self.database.rows("SELECT digest FROM business_record WHERE task_id = %(task_id)s", params)
-        return "same" if found and found[0]["digest"] == digest else "different"
+        _, (_, found) = await self.database.transaction((query("create_record"), params), (_DIGEST, params))
+        return bool(found[0]["digest"] == digest)
 
     async def load(self, task_ids: Sequence[str]) -> dict[str, Record]:
         """The records there are of those ids, amended where they were amended."""
@@ -69,10 +63,9 @@ class Orders:
 
     async def abandon(self, task_id: str, definition: str, digest: str) -> bool:
         """Close a submission that never finished. False: its own record, of that digest, is there after all (A6)."""
-        rows = await self.database.rows(
-            query("abandon_record"), {"task_id": task_id, "definition": definition, "digest": digest}
-        )
-        return bool(rows)
+        params = {"task_id": task_id, "definition": definition}
+        _, (_, found) = await self.database.transaction((query("abandon_record"), params), (_DIGEST, params))
+        return bool(found[0]["digest"] != digest)
 
     async def amend(self, amendment: Amendment) -> bool:
         """Replace the details on an operator's word; the digest of the first submission stays.

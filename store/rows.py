@@ -32,6 +32,7 @@ class Task(Row):
     definition: str
     version: int
     state: TaskState
+    confirmed: bool
     locked_by: str | None
     run_id: str | None
     worker: str | None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from pydantic import BaseModel, ConfigDict
 
 from domain.ids import idempotency_keys
@@ -70,23 +68,12 @@ class Snapshot(BaseModel):
     epoch: int
     submitter: str
     record_digest: str
-    created_at: datetime
-    last_event: int
+    waiting: bool
     time_left_s: float | None
     steps: list[StepRow]
     undo_log: list[UndoRow]
     result: Json | None = None
     body: Json | None = None
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether some step was ever begun."""
-        return any(s.state is not StepState.NOT_STARTED for s in self.steps)
-
-    @property
-    def claims_in_vain(self) -> int:
-        """How often it was claimed since an attempt last began a step."""
-        return self.epoch - max(s.epoch for s in self.steps)
 
     def step(self, name: str) -> StepRow:
         """The step of that name; KeyError if the task has none."""

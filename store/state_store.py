@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from domain.ids import attempt_id
 from domain.messages import Begin, End, Grant, Json, Report, UndoRequest, UndoVerdict
-from domain.states import EventKind, StepState, TaskState, UndoState
+from domain.states import CLAIMABLE, EventKind, StepState, TaskState, UndoState
 from store.database import BeforeCommit, Database, Params, query
 from store.snapshot import Snapshot, StepRow
 
@@ -26,8 +26,11 @@ _BLOCKED = timedelta(seconds=1)
 _PAGE_BYTES = 1_000_000
 """Of results that are read at once: they go into one message to Temporal, which takes 2 MB."""
 
+_LONGEST_PAUSE = timedelta(minutes=5)
+"""Of a task whose claims end in one and the same fault again and again."""
+
 CHANNEL = "task_claimable"
-NOTIFY = f"SELECT pg_notify('{CHANNEL}', '')"
+"""On which the database tells dispatchers that a task may be claimed, now or later."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +60,9 @@ class Hold:
 
 @dataclass(frozen=True)
 class Claim:
-    """A task that was claimed. `age`: how long ago it was submitted."""
+    """A task that was claimed."""
 
     task: Snapshot
-    age: timedelta
 
     @property
     def locked_by(self) -> str:
@@ -75,7 +77,7 @@ class Claim:
 class StateStore:
     """Transitions of tasks and steps, as the application's role.
 
-    `on_settled` is called whenever a write of this process has let go of a task: a slot is free, or work is there.
+    `on_settled` is called whenever a write of this process has let go of a task, or lets it wait: a slot is free.
     """
 
     def __init__(self, database: Database, *, claim_within: timedelta = timedelta(seconds=10)) -> None:
@@ -86,26 +88,49 @@ class StateStore:
     # --- claims -----------------------------------------------------------------------------------------------
 
     async def claim(
-        self, worker: str, loaded: Sequence[tuple[str, int]], slots: int, task_ids: Sequence[str] | None = None
+        self,
+        worker: str,
+        loaded: Sequence[tuple[str, int]],
+        slots: int,
+        task_ids: Sequence[str] | None = None,
+        *,
+        states: Sequence[TaskState] = CLAIMABLE,
     ) -> list[Claim]:
         """Claim for `worker`, which has the definitions `loaded`, as many tasks as are free of its `slots` (B1).
 
-        With `task_ids`, none but those.
+        `states`: to go forward, to be undone, or both; with `task_ids`, none but those.
         """
         params = {
             "worker": worker,
             "slots": slots,
-            "definitions": [name for name, _ in loaded],
-            "versions": [version for _, version in loaded],
             "task_ids": None if task_ids is None else list(task_ids),
+            **_wanted(loaded, states),
             **self._claim_within,
         }
-        rows = await self.database.rows(query("claim"), params)
-        claimed = {(r["task_id"], r["epoch"]): timedelta(seconds=r["age_s"]) for r in rows}
+        claimed = {(r["task_id"], r["epoch"]) for r in await self.database.rows(query("claim"), params)}
         if not claimed:
             return []
-        found = {(s.task_id, s.epoch): s for s in await self.snapshots([task_id for task_id, _ in claimed])}
-        return [Claim(s, claimed[key]) for key, s in found.items() if key in claimed and s.locked_by is not None]
+        found = await self.snapshots([task_id for task_id, _ in claimed])
+        return [Claim(s) for s in found if (s.task_id, s.epoch) in claimed and s.locked_by is not None]
+
+    async def next_due(self, loaded: Sequence[tuple[str, int]], states: Sequence[TaskState]) -> timedelta | None:
+        """How long until the next task is due that could be claimed then; None if none waits for its time."""
+        (row,) = await self.database.rows(query("next_due"), _wanted(loaded, states))
+        return None if row["due_in_s"] is None else timedelta(seconds=row["due_in_s"])
+
+    async def not_started(
+        self, claim: Claim, cause: str, *, fault: str | None = None, pause: timedelta, most: int | None = None
+    ) -> None:
+        """Give a claim back whose run did not start, or may not have: only if none has bound itself yet.
+
+        Args:
+            claim: Whose. cause: for people.
+            fault: What kind of fault it is, if it is one of this very task: each in a row doubles the pause.
+            pause: Before the next claim.
+            most: So many of one fault in a row end the task: Error, or CompensationFailed for an undo, with an alert.
+        """
+        terms = {"fault": fault, "delay_s": pause.total_seconds(), "longest_s": _LONGEST_PAUSE.total_seconds()}
+        await self._transition("not_started", {**claim.hold("").params, **terms, "cause": cause, "most": most})
 
     async def snapshots(self, task_ids: Sequence[str]) -> list[Snapshot]:
         """The tasks of those ids, as they are now; unknown ids are left out."""
@@ -166,9 +191,10 @@ class StateStore:
         return await self._once("give_up", params, hold, EventKind.GAVE_UP, End.GAVE_UP, {"message": cause})
 
     async def count_held(self, worker: str) -> int:
-        """How many tasks a worker has claimed and not settled or given back."""
+        """How many tasks fill a worker's slots: claimed, not settled or given back, nor waiting for a later answer."""
         rows = await self.database.rows(
-            "SELECT count(*) AS held FROM task WHERE worker = %(worker)s AND locked_by IS NOT NULL", {"worker": worker}
+            "SELECT count(*) AS held FROM task WHERE worker = %(worker)s AND locked_by IS NOT NULL AND NOT waiting",
+            {"worker": worker},
         )
         return int(rows[0]["held"])
 
@@ -186,16 +212,15 @@ class StateStore:
 
         `sent`: None if that is not known; then nothing returns. `lacking`: the cause is an alert too.
         """
-        return await self._release(hold, cause, step, sent, delay, unstarted=False, lacking=lacking)
-
-    async def release_unstarted(
-        self, claim: Claim, cause: str, delay: timedelta, *, record: Literal["there", "missing"] | None = None
-    ) -> Report:
-        """Give a claim back whose run may not have started: only if none has bound itself yet.
-
-        `record`: whether it found its business record, to be remembered.
-        """
-        return await self._release(claim.hold(""), cause, None, 0, delay, unstarted=True, record=record)
+        params = {
+            **hold.params,
+            "cause": cause,
+            "step": step,
+            "sent": sent,
+            "delay_s": delay.total_seconds(),
+            "lacking": lacking,
+        }
+        return await self._once("release", params, hold, EventKind.RELEASED, End.RELEASED, {"message": cause})
 
     async def note_late(self, task_id: str, step: str, answer: Json, *, actor: str) -> None:
         """Keep an answer that came too late as evidence, once an actor and step; nothing else changes (C10)."""
@@ -209,7 +234,7 @@ class StateStore:
         """Ask for the undo of a task: one statement for every way of asking (F1)."""
         token = uuid4().hex
         params = {**request.model_dump(), "request": token}
-        changed, after = await self._transition("request_undo", params, wakes=True)
+        changed, after = await self._transition("request_undo", params)
         moved = bool(changed) or await self._was_written(
             request.task_id, EventKind.UNDO_REQUESTED, request.requester, token
         )
@@ -264,7 +289,6 @@ class StateStore:
                 "evidence": evidence,
                 "request": token,
             },
-            wakes=True,
             before_commit=_if_it_moves(amend) if amend else None,
         )
         moved = bool(changed) or await self._was_written(task_id, EventKind.RESUBMITTED, requester, token)
@@ -295,13 +319,8 @@ class StateStore:
                 "evidence": evidence,
                 "request": token,
             },
-            wakes=True,
         )
         return bool(changed) or await self._was_written(task_id, EventKind.UNDO_REPAIRED, requester, token), after
-
-    async def announce(self) -> None:
-        """Wake the dispatchers: something can be claimed. A hint only; they also poll."""
-        await self.database.rows(NOTIFY)
 
     # --- inside -----------------------------------------------------------------------------------------------
 
@@ -310,23 +329,20 @@ class StateStore:
         name: str,
         params: Params,
         *,
-        wakes: bool = False,
         before_commit: BeforeCommit | None = None,
         result_of: str | None = None,
         body_of: str | None = None,
     ) -> tuple[int, Snapshot | None]:
-        """Lock, write, read back; `wakes`: the same transaction tells the dispatchers that there is work."""
+        """Lock, write, read back."""
         key = {"task_id": params["task_id"]}
-        notify: list[tuple[str, Params]] = [(NOTIFY, {})] if wakes else []
         counts, rows = await self.database.transaction(
             (query("lock"), key),
             (query(name), params),
             _read(params["task_id"], result_of, body_of),
-            *notify,
             before_commit=before_commit,
         )
         after = Snapshot.model_validate(rows[2][0]) if rows[2] else None
-        if after is None or after.locked_by is None:
+        if after is None or after.locked_by is None or after.waiting:
             self.on_settled()
         return counts[1], after
 
@@ -341,30 +357,6 @@ class StateStore:
             {"task_id": task_id, "kind": kind.value, "actor": actor, "request": request},
         )
         return bool(rows)
-
-    async def _release(
-        self,
-        hold: Hold,
-        cause: str,
-        step: str | None,
-        sent: int | None,
-        delay: timedelta,
-        *,
-        unstarted: bool,
-        record: str | None = None,
-        lacking: bool = False,
-    ) -> Report:
-        params = {
-            **hold.params,
-            "cause": cause,
-            "step": step,
-            "sent": sent,
-            "delay_s": delay.total_seconds(),
-            "unstarted": unstarted,
-            "record": record,
-            "lacking": lacking,
-        }
-        return await self._once("release", params, hold, EventKind.RELEASED, End.RELEASED, {"message": cause})
 
     async def _once(self, name: str, params: Params, hold: Hold, kind: EventKind, end: End, error: Json) -> Report:
         """A write by which an attempt ends, which it makes once."""
@@ -421,6 +413,14 @@ class StateStore:
         if (step.undo_budget_left if undo else step.budget_left) == 0:
             return await self.give_up(hold, step.name, f"step {step.name}: the budget of calls is spent")
         return _over(End.SUPERSEDED, f"step {step.name} is {step.state} and could not begin", after)
+
+
+def _wanted(loaded: Sequence[tuple[str, int]], states: Sequence[TaskState]) -> Params:
+    return {
+        "definitions": [name for name, _ in loaded],
+        "versions": [version for _, version in loaded],
+        "states": [state.value for state in states],
+    }
 
 
 def _read(task_id: str, result_of: str | None = None, body_of: str | None = None) -> tuple[str, Params]:

@@ -1,7 +1,8 @@
-"""Submission: two stores, no shared transaction, both writes idempotent on the task id (A1 to A7, A9).
+"""Submission: two stores, no shared transaction, every write idempotent on the task id (A1 to A7, A9).
 
-The state row comes first, because admission is decided with it; then the business record; only then the
-acknowledgement. Whoever dies in between has acknowledged nothing, and the next delivery finishes the pair.
+The state row comes first, because admission is decided with it, but nobody can claim it; then the business record; then
+the row is confirmed, which makes it claimable; only then the acknowledgement. Whoever dies in between has acknowledged
+nothing: the next delivery finishes the pair, or the housekeeper confirms or removes it (`store/housekeeping.py`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from store.orders import Orders
 MOST_BYTES = 256 * 1024
 _MOST_PROBLEMS, _LONGEST_PROBLEM = 20, 400
 
+SUBMISSION = "submission"
+"""Who confirms a task in its events, if it is not the housekeeper."""
+
 
 class Submission(BaseModel):
     """What a submitter sends: the application's own id, the pipeline's name, the business record."""
@@ -41,7 +45,7 @@ class Submission(BaseModel):
 
 @dataclass(frozen=True)
 class Accepted:
-    """Both writes are there. `new`: made by this call; otherwise by an earlier one with the same content."""
+    """The task is confirmed. `new`: made by this call; otherwise by an earlier one with the same content."""
 
     task_id: str
     definition: str
@@ -103,7 +107,7 @@ class SubmissionDesk:
         return submission
 
     async def submit(self, submission: Submission) -> Verdict:
-        """Write both records if they are missing, and acknowledge.
+        """Write what is missing of both records, confirm them, and acknowledge.
 
         Raises:
             InvalidSubmission: As `parse`.
@@ -124,10 +128,9 @@ class SubmissionDesk:
                         return await self._conflict(submission, "its content differs from the record of that task id")
                     definition, record = older, _validated(older, submission)  # a redelivery across a release
                 case Admitted(is_new):
-                    written = await self._orders.create(submission.task_id, definition.name, record, digest)
-                    if written == "different":
+                    if not await self._orders.create(submission.task_id, definition.name, record, digest):
                         return await self._conflict(submission, "the orders database has another record of that id")
-                    if (written == "created" and is_new) or await self._intake.keep(submission.task_id):
+                    if await self._intake.confirm(submission.task_id, digest, actor=SUBMISSION):
                         return Accepted(submission.task_id, definition.name, is_new)
         raise UsageError(f"task {submission.task_id}: its submission is being removed; submit it again")
 

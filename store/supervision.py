@@ -13,7 +13,6 @@ from domain.states import StepState, TaskState
 from domain.text import clean
 from store.connection import is_of_rows
 from store.database import Database, Params, query
-from store.state_store import NOTIFY
 
 _MOST_WATCHED = 1_000
 """Rows of each definition version, and of those being undone, that a watch reads at most."""
@@ -220,7 +219,6 @@ class Supervision:
         _, rows = await self._database.transaction(
             ("SET LOCAL lock_timeout = '200ms'", {}),
             (query("recover"), {**params, "decisions": page}),
-            (NOTIFY, {}),
             patience_s=0,
         )
         return [(r["task_id"], r["locked_by"]) for r in rows[1]]

@@ -84,6 +84,8 @@ def _json(*, nullable: bool = True) -> Any:
 class Task(StateTable, table=True):
     """One logical operation. Business details are not repeated here: an attempt loads them by id (B6).
 
+    `confirmed`: its business record is there; nobody claims it before (A6). `claim_nonce`: what only this claim's run
+    knows. `waiting`: held, and all its running steps wait for a later answer: it fills no slot of its worker.
     `progress_at`: when it was submitted, a step or an undo was last finished, its undo began, or a person last asked.
     """
 
@@ -98,20 +100,27 @@ class Task(StateTable, table=True):
             " ELSE locked_by IS NULL END",
             name="held_only_while_at_work",
         ),
+        CheckConstraint(
+            "confirmed OR (state = 'Pending' AND epoch = 0 AND last_event = 1)",
+            name="unconfirmed_until_anything_happens",
+        ),
         CheckConstraint("epoch >= 0 AND failure_count >= 0 AND last_event >= 0", name="counts_are_not_negative"),
-        # claim.sql: what can be claimed, soonest first, by definition
+        # claim.sql, next_due.sql: what can be claimed, soonest first, by definition and state
         Index(
             "task_claimable",
             "definition",
             "version",
+            "state",
             "not_before",
             "task_id",
-            postgresql_where=text("locked_by IS NULL AND state IN ('Pending', 'Compensating')"),
+            postgresql_where=text("locked_by IS NULL AND confirmed AND state IN ('Pending', 'Compensating')"),
         ),
+        # Intake.unconfirmed: submissions that are not finished, oldest first
+        Index("task_unconfirmed", "created_at", "task_id", postgresql_where=text("NOT confirmed")),
         # expired.sql: what is held, by deadline
         Index("task_held", "complete_by", "task_id", postgresql_where=text("locked_by IS NOT NULL")),
-        # claim.sql: what one worker holds, to know its free slots
-        Index("task_held_by_worker", "worker", postgresql_where=text("locked_by IS NOT NULL")),
+        # claim.sql: what fills the slots of one worker
+        Index("task_held_by_worker", "worker", postgresql_where=text("locked_by IS NOT NULL AND NOT waiting")),
         # admit.sql: the backlog and its age
         Index(
             "task_open",
@@ -144,10 +153,12 @@ class Task(StateTable, table=True):
     definition: str = Field(sa_column=_text())
     version: int = Field(sa_column=_int())
     state: TaskState = Field(sa_column=_enum(TaskState))
+    confirmed: bool = Field(default=False, sa_column=_flag())
     locked_by: str | None = Field(default=None, sa_column=_text(nullable=True))
     run_id: str | None = Field(default=None, sa_column=_text(nullable=True))
     claim_nonce: str | None = Field(default=None, sa_column=_text(nullable=True))
     worker: str | None = Field(default=None, sa_column=_text(nullable=True))
+    waiting: bool = Field(default=False, sa_column=_flag())
     epoch: int = Field(default=0, sa_column=_int(0))
     complete_by: datetime | None = Field(default=None, sa_column=_at(nullable=True))
     not_before: datetime = Field(sa_column=_at())
@@ -186,6 +197,7 @@ class Step(StateTable, table=True):
     failure_count: int = Field(default=0, sa_column=_int(0))
     pivot: bool = Field(default=False, sa_column=_flag())
     service: str = Field(sa_column=_text())
+    answers_later: bool = Field(default=False, sa_column=_flag())
     quarantine_s: float | None = Field(default=None, sa_column=Column(Float, nullable=True))
     budget: int = Field(sa_column=_int())
     budget_left: int = Field(sa_column=_int())
@@ -377,15 +389,17 @@ class StaleRun(StateTable, table=True):
 
 
 class DeadLetter(StateTable, table=True):
-    """A submission that contradicts what is on record: kept as it came, overwriting nothing (A4)."""
+    """A submission that contradicts what is on record: kept as it came, once, overwriting nothing (A4)."""
 
     __tablename__ = "dead_letter"
+    __table_args__ = (UniqueConstraint("task_id", "digest", name="conflict_is_kept_once"),)
 
     id: int = Field(sa_column=Column(BigInteger, Identity(), primary_key=True))
     task_id: str = Field(sa_column=_text())
     submitter: str = Field(sa_column=_text())
     reason: str = Field(sa_column=_text())
     message: dict[str, Any] = Field(sa_column=_json(nullable=False))
+    digest: str = Field(sa_column=_text())
     received_at: datetime = Field(sa_column=_at())
 
 

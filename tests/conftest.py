@@ -233,11 +233,9 @@ class Bench:
         self.supervision, self._supervisor = supervision, SupervisorActivities(supervision, client)
 
     async def submit(self, record: dict[str, Any], task_id: str, pipeline: str = "order", **more: Any) -> Verdict:
-        """Submit, and wake the dispatcher."""
+        """Submit; the dispatchers hear of it."""
         message = {"task_id": task_id, "pipeline": pipeline, "record": record, **more}
-        verdict = await self.stores.desk.submit(self.stores.desk.parse(json.dumps(message)))
-        await self.stores.store.announce()
-        return verdict
+        return await self.stores.desk.submit(self.stores.desk.parse(json.dumps(message)))
 
     @asynccontextmanager
     async def worker(
@@ -324,11 +322,9 @@ class Bench:
         return await self.reads.page(task_id)
 
     async def attempts(self, task_id: str) -> list[str]:
-        """Workflow ids of a task's attempts, without claims that came before its business record was there."""
-        page = await self.page(task_id)
-        in_vain = {e.epoch for e in page.events if e.detail.get("record") == "missing"}
-        epochs = (n for n in range(1, page.task.epoch + 1) if n not in in_vain)
-        return [attempt_id(page.task.definition, task_id, n) for n in epochs]
+        """Workflow ids of a task's attempts."""
+        task = (await self.page(task_id)).task
+        return [attempt_id(task.definition, task_id, n) for n in range(1, task.epoch + 1)]
 
     async def contents(self, task_id: str) -> list[Any]:
         """Everything on record about a task, without the time of looking: to see that nothing was changed."""

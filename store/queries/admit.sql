@@ -1,5 +1,5 @@
 -- Inserts a task with its steps, all NotStarted, and its first event, only where its pipeline's caps leave room (A5,
--- A7, A9).
+-- A7, A9). It is not confirmed yet: nobody can claim it before `confirm.sql`.
 -- Runs under the admission lock, so that no other insert can come between the count and this one.
 WITH load AS MATERIALIZED (
     SELECT
@@ -29,13 +29,15 @@ added AS (
 ),
 steps AS (
     INSERT INTO step (
-        task_id, name, position, pivot, service, quarantine_s, budget, budget_left, undo_budget, undo_budget_left
+        task_id, name, position, pivot, service, answers_later, quarantine_s, budget, budget_left, undo_budget,
+        undo_budget_left
     )
     SELECT
-        added.task_id, s.name, s.position, s.pivot, s.service, s.quarantine_s, s.budget, s.budget, s.undo_budget,
-        s.undo_budget
+        added.task_id, s.name, s.position, s.pivot, s.service, s.answers_later, s.quarantine_s, s.budget, s.budget,
+        s.undo_budget, s.undo_budget
     FROM added, jsonb_to_recordset(%(steps)s) AS s (
-        name text, position int, pivot boolean, service text, quarantine_s float8, budget int, undo_budget int
+        name text, position int, pivot boolean, service text, answers_later boolean, quarantine_s float8, budget int,
+        undo_budget int
     )
 ),
 logged AS (

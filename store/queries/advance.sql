@@ -1,6 +1,6 @@
 -- One boundary of a forward run: step `done` completed, step `begin` running until its deadline, with its call
 -- allowance reserved and its undo logged, unless the breaker of its service is open; the task Processed once no step is
--- left. Only for the holder, in time.
+-- left. While all its running steps wait for a later answer, the task fills no slot. Only for the holder, in time.
 WITH held AS MATERIALIZED (
     SELECT task_id, state, epoch, last_event, last_seq
     FROM task
@@ -54,7 +54,11 @@ rest AS MATERIALIZED (
         min(s.complete_by) FILTER (
             WHERE s.state = 'Running' AND s.epoch = held.epoch
             AND s.name IS DISTINCT FROM (SELECT name FROM done) AND s.name IS DISTINCT FROM (SELECT name FROM begun)
-        ) AS earliest
+        ) AS earliest,
+        bool_and(s.answers_later) FILTER (
+            WHERE s.name = (SELECT name FROM begun)
+            OR (s.state = 'Running' AND s.epoch = held.epoch AND s.name IS DISTINCT FROM (SELECT name FROM done))
+        ) AS waiting
     FROM held INNER JOIN step AS s ON s.task_id = held.task_id
 ),
 moved AS (
@@ -68,6 +72,7 @@ moved AS (
             clock_timestamp() + make_interval(secs => %(claim_within_s)s)
         ) END,
         progress_at = CASE WHEN EXISTS (SELECT 1 FROM done) THEN clock_timestamp() ELSE t.progress_at END,
+        waiting = coalesce(rest.waiting, false),
         failure_count = CASE WHEN rest.open_steps = 0 THEN 0 ELSE t.failure_count END,
         error = NULL,
         last_seq = t.last_seq + (SELECT count(*) FROM begun),

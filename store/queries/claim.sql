@@ -1,21 +1,24 @@
--- Claims what can be claimed, soonest first, of the definitions that the caller has loaded, up to its free slots:
--- a row is claimed by one caller only, the epoch rises by one, and the claim itself has a deadline (B1, B3). Only the run
--- that knows the claim's nonce can bind itself to it. Tasks whose next step needs a service whose breaker is open are
--- passed over (C8). With `task_ids`, none but those.
+-- Claims what can be claimed, soonest first, of the definitions that the caller has loaded and in the wanted states, up
+-- to its free slots: a row is claimed by one caller only, the epoch rises by one, and the claim itself has a deadline
+-- (B1, B3). Only the run that knows the claim's nonce can bind itself to it. Tasks whose next step needs a service whose
+-- breaker is open are passed over (C8), as is one whose events are ahead of it: it could not be written, nor anything
+-- with it. With `task_ids`, none but those.
 WITH free AS MATERIALIZED (
     SELECT greatest(0, %(slots)s - count(*))::int AS slots
-    FROM task WHERE worker = %(worker)s AND locked_by IS NOT NULL
+    FROM task WHERE worker = %(worker)s AND locked_by IS NOT NULL AND NOT waiting
 ),
 candidate AS MATERIALIZED (
     SELECT c.task_id, c.state
     FROM unnest(%(definitions)s::text[], %(versions)s::int[]) AS loaded (definition, version)
+    CROSS JOIN unnest(%(states)s::text[]) AS wanted (state)
     CROSS JOIN LATERAL (
         SELECT t.task_id, t.state, t.not_before
         FROM task AS t
         WHERE
-            t.definition = loaded.definition AND t.version = loaded.version
-            AND t.locked_by IS NULL AND t.state IN ('Pending', 'Compensating')
+            t.definition = loaded.definition AND t.version = loaded.version AND t.state = wanted.state
+            AND t.locked_by IS NULL AND t.confirmed AND t.state IN ('Pending', 'Compensating')
             AND t.not_before <= (SELECT clock_timestamp())
+            AND NOT EXISTS (SELECT 1 FROM event AS e WHERE e.task_id = t.task_id AND e.number > t.last_event)
             AND (
                 NOT EXISTS (SELECT 1 FROM service AS v WHERE 'open' IN (v.state, v.forced))
                 OR NOT is_blocked(next_service(t.task_id, t.state = 'Compensating'), t.task_id)
@@ -37,16 +40,17 @@ claimed AS (
         run_id = NULL,
         claim_nonce = gen_random_uuid()::text,
         worker = %(worker)s,
+        waiting = false,
         complete_by = clock_timestamp() + make_interval(secs => %(claim_within_s)s),
         last_event = t.last_event + 1,
         updated_at = clock_timestamp()
     FROM candidate
     WHERE t.task_id = candidate.task_id AND t.locked_by IS NULL AND t.state IN ('Pending', 'Compensating')
-    RETURNING t.task_id, t.state, t.epoch, t.last_event, t.locked_by, candidate.state AS state_from, t.created_at
+    RETURNING t.task_id, t.state, t.epoch, t.last_event, t.locked_by, candidate.state AS state_from
 ),
 logged AS (
     INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, detail)
     SELECT task_id, last_event, 'claimed', state_from, state, epoch, %(worker)s, jsonb_build_object('by', locked_by)
     FROM claimed
 )
-SELECT task_id, epoch, extract(epoch FROM clock_timestamp() - created_at)::float8 AS age_s FROM claimed
+SELECT task_id, epoch FROM claimed

@@ -1,7 +1,9 @@
--- Keeps a submission that contradicts the record as it came, and alerts an operator; overwrites nothing (A4).
+-- Keeps a submission that contradicts the record as it came, and alerts an operator; overwrites nothing, and does
+-- nothing where the same message is kept already (A4).
 WITH kept AS (
-    INSERT INTO dead_letter (task_id, submitter, reason, message)
-    VALUES (%(task_id)s, %(submitter)s, %(reason)s, %(message)s::jsonb)
+    INSERT INTO dead_letter (task_id, submitter, reason, message, digest)
+    VALUES (%(task_id)s, %(submitter)s, %(reason)s, %(message)s::jsonb, %(digest)s)
+    ON CONFLICT (task_id, digest) DO NOTHING
     RETURNING task_id, reason
 )
 INSERT INTO alert (kind, task_id, message)

@@ -2,7 +2,7 @@
 WITH noted AS (
     UPDATE task AS t SET last_event = t.last_event + 1, updated_at = clock_timestamp()
     WHERE
-        t.task_id = %(task_id)s
+        t.task_id = %(task_id)s AND t.confirmed
         AND NOT EXISTS (
             SELECT 1 FROM event AS e
             WHERE

@@ -1,14 +1,12 @@
 -- The holder, which can't go on for reasons that are not the task's, gives the row back: no failure is counted, and of
--- the reservation returns what was certainly not sent; if that is not known, nothing. With `unstarted`, only if no run
--- has bound itself; the event keeps whether the business record was there, if that is known. A step that was never sent
--- has no key that could be forgotten. What a deployment lacks is an alert, each cause once an hour.
+-- the reservation returns what was certainly not sent; if that is not known, nothing. A step that was never sent has no
+-- key that could be forgotten. What a deployment lacks is an alert, each cause once an hour.
 WITH held AS MATERIALIZED (
     SELECT task_id, state, epoch, last_event
     FROM task
     WHERE
         task_id = %(task_id)s AND locked_by = %(locked_by)s AND state IN ('Processing', 'Compensating')
         AND (run_id = %(run_id)s OR (run_id IS NULL AND claim_nonce = %(nonce)s))
-        AND (run_id IS NULL OR NOT %(unstarted)s)
 ),
 returned AS (
     UPDATE step AS s SET
@@ -33,12 +31,6 @@ granted AS (
         s.task_id = held.task_id AND s.name IS DISTINCT FROM %(step)s AND s.epoch = held.epoch
         AND s.state = 'Running' AND s.reserved > 0
     RETURNING s.name, s.reserved
-),
--- A start whose answer was lost may have made a run all the same: it is looked for when it must have come.
-stale AS (
-    INSERT INTO stale_run (attempt, due_at)
-    SELECT %(locked_by)s, clock_timestamp() + interval '1 minute' FROM held WHERE %(unstarted)s
-    ON CONFLICT DO NOTHING
 ),
 moved AS (
     UPDATE task AS t SET
@@ -65,8 +57,7 @@ INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, de
 SELECT
     moved.task_id, moved.last_event, 'released', held.state, moved.state, moved.epoch, %(locked_by)s,
     jsonb_strip_nulls(jsonb_build_object(
-        'cause', %(cause)s::text, 'record', %(record)s::text,
-        'granted', (SELECT jsonb_object_agg(name, reserved) FROM granted),
-        'run_id', CASE WHEN NOT %(unstarted)s THEN %(run_id)s::text END
+        'cause', %(cause)s::text, 'granted', (SELECT jsonb_object_agg(name, reserved) FROM granted),
+        'run_id', %(run_id)s::text
     ))
 FROM moved, held

@@ -4,7 +4,7 @@ WITH waiting AS MATERIALIZED (
     SELECT t.task_id, t.state, t.not_before
     FROM task AS t
     WHERE
-        t.locked_by IS NULL AND t.state IN ('Pending', 'Compensating') AND t.task_id <> %(task_id)s
+        t.locked_by IS NULL AND t.confirmed AND t.state IN ('Pending', 'Compensating') AND t.task_id <> %(task_id)s
         AND EXISTS (
             SELECT 1 FROM service AS v
             WHERE

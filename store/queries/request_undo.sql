@@ -6,7 +6,7 @@ WITH movable AS MATERIALIZED (
     SELECT t.task_id, t.state, t.epoch, t.last_event, t.definition, t.version
     FROM task AS t
     WHERE
-        t.task_id = %(task_id)s
+        t.task_id = %(task_id)s AND t.confirmed
         AND t.state IN ('Pending', 'Processing', 'Processed', 'Error', 'CompensationFailed')
         AND (%(holder)s::text IS NULL OR t.locked_by = %(holder)s)
         AND (%(definition)s::text IS NULL OR t.definition = %(definition)s)

@@ -1,8 +1,9 @@
 -- The task as this transaction leaves it, with its steps in order and what is left of its undo log, last begun first.
 -- What can be large comes for one step only: the result of step `result_of`, the request of the undo of step `body_of`.
+-- A submission that is not confirmed is no task yet.
 SELECT
     t.task_id, t.definition, t.version, t.state, t.locked_by, t.run_id, t.claim_nonce, t.epoch, t.submitter,
-    t.record_digest, t.created_at, t.last_event,
+    t.record_digest, t.waiting,
     (SELECT s.result FROM step AS s WHERE s.task_id = t.task_id AND s.name = %(result_of)s) AS result,
     (SELECT c.request FROM compensation AS c WHERE c.task_id = t.task_id AND c.step = %(body_of)s) AS body,
     extract(epoch FROM t.complete_by - (SELECT clock_timestamp()))::float8 AS time_left_s,
@@ -27,4 +28,4 @@ SELECT
         FROM compensation AS c WHERE c.task_id = t.task_id AND c.state IN ('Logged', 'Undoing', 'Failed')
     ) AS undo_log
 FROM task AS t
-WHERE t.task_id = %(task_id)s
+WHERE t.task_id = %(task_id)s AND t.confirmed

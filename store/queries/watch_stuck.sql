@@ -3,20 +3,20 @@
 -- version in the claim's own index, the longest due, and at the longest undos, however many there are.
 WITH RECURSIVE version AS (
     (
-        SELECT t.definition, t.version FROM task AS t
-        WHERE t.locked_by IS NULL AND t.state IN ('Pending', 'Compensating')
-        ORDER BY t.definition, t.version
+        SELECT t.definition, t.version, t.state FROM task AS t
+        WHERE t.locked_by IS NULL AND t.confirmed AND t.state IN ('Pending', 'Compensating')
+        ORDER BY t.definition, t.version, t.state
         LIMIT 1
     )
     UNION ALL
-    SELECT next.definition, next.version
+    SELECT next.definition, next.version, next.state
     FROM version AS v
     CROSS JOIN LATERAL (
-        SELECT t.definition, t.version FROM task AS t
+        SELECT t.definition, t.version, t.state FROM task AS t
         WHERE
-            t.locked_by IS NULL AND t.state IN ('Pending', 'Compensating')
-            AND (t.definition, t.version) > (v.definition, v.version)
-        ORDER BY t.definition, t.version
+            t.locked_by IS NULL AND t.confirmed AND t.state IN ('Pending', 'Compensating')
+            AND (t.definition, t.version, t.state) > (v.definition, v.version, v.state)
+        ORDER BY t.definition, t.version, t.state
         LIMIT 1
     ) AS next
 ),
@@ -26,8 +26,8 @@ unheld AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT t.task_id, t.definition, t.version, t.state, t.not_before FROM task AS t
         WHERE
-            t.definition = v.definition AND t.version = v.version
-            AND t.locked_by IS NULL AND t.state IN ('Pending', 'Compensating')
+            t.definition = v.definition AND t.version = v.version AND t.state = v.state
+            AND t.locked_by IS NULL AND t.confirmed AND t.state IN ('Pending', 'Compensating')
         ORDER BY t.not_before, t.task_id
         LIMIT %(most)s
     ) AS t

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -153,7 +152,6 @@ async def test_worker_leaves_runs_of_a_definition_that_it_lacks_to_others(
         Registry([GIFT]),
         worker="no worker",
         slots=len(ids),
-        orphan_grace=timedelta(minutes=1),
         eager=False,
     )
     assert registry().newest("gift") is None, "this process lacks it"

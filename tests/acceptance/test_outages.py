@@ -13,12 +13,9 @@ import psycopg
 import pytest
 from temporalio.service import RPCError
 
-from domain.messages import UndoRequest
 from domain.states import StepState, TaskState
-from pipelines import registry
 from runtime.embedded.postgres import EmbeddedPostgres
 from runtime.roles import Role
-from store.intake import NewTask
 from tests.conftest import FULL, Bench, Databases, Simulators, eventually
 from tests.workers import WorkerProcess
 
@@ -84,16 +81,6 @@ async def test_draining_worker_calls_and_claims_nothing_more_and_releases_its_ro
     assert (page.task.state, page.task.failure_count) == (TaskState.PENDING, 0)
     assert (len(await bench.attempts(task_id)), kinds[-1]) == (1, "released")
     assert simulators.calls("stock", task_id) == 1
-
-
-@pytest.mark.demand("A6", "F1")
-async def test_half_written_submission_that_is_to_be_undone_ends(bench: Bench, task_id: str) -> None:
-    definition = registry().newest("order")
-    assert definition is not None
-    await bench.stores.intake.admit(NewTask(task_id, definition, "digest", "test", None))
-    await bench.stores.store.request_undo(UndoRequest(task_id=task_id, requester="test", reason="never mind"))
-    async with bench.worker(Role.SCHEDULER, Role.AGENTS):
-        assert await bench.settled(task_id) is TaskState.COMPENSATED
 
 
 @pytest.mark.demand("A1", "A6", "B6")

@@ -45,9 +45,7 @@ async def _work(settings: Settings) -> None:
 
 
 async def _submit(stores: Stores, message: str) -> Verdict:
-    verdict = await stores.desk.submit(stores.desk.parse(message))
-    await stores.store.announce()
-    return verdict
+    return await stores.desk.submit(stores.desk.parse(message))
 
 
 async def _resubmit(stores: Stores, task_id: str) -> object:

@@ -173,11 +173,7 @@ class Traffic:
             said = await self._once(message)
             self.answers.append(line_of_log(message, said))
             match said:
-                case Accepted():
-                    with suppress(Unreachable):
-                        await self._stores.store.announce()
-                    return
-                case Conflict():
+                case Accepted() | Conflict():
                     return
                 case Refused(retry_after=pause):
                     await asyncio.sleep(pause.total_seconds() * self._random.uniform(1, 1.5))

@@ -175,7 +175,6 @@ class World:
         submission, said = Submission(task_id=task_id, pipeline=pipeline, record=record), None
         with suppress(Unreachable):
             said = await self.stores.desk.submit(submission)
-            await self.stores.store.announce()
         return self.note(submission, said)
 
     def note(self, submission: Submission, said: Verdict | None) -> Answer:

@@ -23,12 +23,12 @@ from tests.acceptance.test_cli import starter
 from tests.conftest import Bench, Databases, Simulators, eventually
 
 DAMAGE = {
-    "events_are_numbered_without_a_gap": "DELETE FROM event WHERE task_id = %s AND number = 3",
+    "events_are_numbered_without_a_gap": "DELETE FROM event WHERE task_id = %s AND number = 4",
     "events_fold_to_the_row": "UPDATE task SET state = 'Compensated' WHERE task_id = %s",
-    "epochs_rise_by_one_with_each_claim": "UPDATE event SET epoch = 7 WHERE task_id = %s AND number = 3",
-    "only_the_holder_moves_it": "UPDATE event SET actor = 'order/x/1' WHERE task_id = %s AND number = 4",
+    "epochs_rise_by_one_with_each_claim": "UPDATE event SET epoch = 7 WHERE task_id = %s AND number = 4",
+    "only_the_holder_moves_it": "UPDATE event SET actor = 'order/x/1' WHERE task_id = %s AND number = 5",
     "only_one_run_writes_for_an_attempt": (
-        """UPDATE event SET detail = detail || '{"run_id": "reset"}' WHERE task_id = %s AND number = 4"""
+        """UPDATE event SET detail = detail || '{"run_id": "reset"}' WHERE task_id = %s AND number = 5"""
     ),
     "no_step_begins_at_an_open_breaker": (
         "INSERT INTO service_event (service, kind, state_from, state_to, cause, at)"
@@ -38,10 +38,10 @@ DAMAGE = {
     "undo_log_fits_the_steps": "DELETE FROM compensation WHERE task_id = %s AND step = 'charge'",
     "calls_stay_within_what_was_granted": "UPDATE step SET budget_left = budget WHERE task_id = %s",
     "begun_task_has_its_business_record": "UPDATE task SET record_digest = 'other' WHERE task_id = %s",
-    "acknowledged_task_has_its_business_record": "UPDATE task SET record_digest = 'other' WHERE task_id = %s",
+    "acknowledged_task_is_whole": "UPDATE task SET record_digest = 'other' WHERE task_id = %s",
     "failures_are_counted_once": "UPDATE task SET failure_count = 3 WHERE task_id = %s",
-    "calls_are_made_in_their_time": "UPDATE event SET at = at - interval '1 hour' WHERE task_id = %s AND number < 6",
-    "run_has_its_claim": "UPDATE event SET epoch = 7 WHERE task_id = %s AND number = 2",
+    "calls_are_made_in_their_time": "UPDATE event SET at = at - interval '1 hour' WHERE task_id = %s AND number < 7",
+    "run_has_its_claim": "UPDATE event SET epoch = 7 WHERE task_id = %s AND number = 3",
     "task_was_submitted": "UPDATE task SET record_digest = 'other' WHERE task_id = %s",
     "admission_caps_held": "UPDATE event SET at = at + interval '1 hour' WHERE task_id = %s AND state_to = 'Processed'",
     "acknowledged_task_is_there": "DELETE FROM task WHERE task_id = %s",

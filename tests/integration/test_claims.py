@@ -7,7 +7,6 @@ import asyncio
 import psycopg
 import pytest
 
-from domain.messages import End
 from domain.states import TaskState
 from store.database import Database
 from store.state_store import StateStore
@@ -22,7 +21,7 @@ async def test_claim_holds_the_task_under_its_attempts_id_until_a_deadline(store
     assert hold.locked_by == f"order/{task_id}/1"
     assert (task.state, task.epoch, task.locked_by, task.run_id) == (TaskState.PROCESSING, 1, hold.locked_by, None)
     assert 0 < (task.time_left_s or 0) <= 10
-    assert store.kinds(task_id) == ["submitted", "claimed"]
+    assert store.kinds(task_id) == ["submitted", "confirmed", "claimed"]
 
 
 @pytest.mark.demand("B1")
@@ -62,18 +61,16 @@ async def test_of_two_claimers_exactly_one_wins_in_each_of_200_rounds(store: Sto
             won = await asyncio.gather(store.store.claim("a", LOADED, 1), other.claim("b", LOADED, 1))
             (claim,) = [c for claims in won for c in claims]
             assert claim.task.epoch == number
-            report = await other.release_unstarted(claim, "next round", AT_ONCE)
-            assert report.end is End.RELEASED
+            await other.not_started(claim, "next round", pause=AT_ONCE)
     store.is_consistent(task_id)
 
 
 @pytest.mark.demand("B3")
-async def test_claim_whose_run_has_begun_is_not_released_as_unstarted(store: StoreBench, task_id: str) -> None:
+async def test_claim_whose_run_has_begun_is_not_given_back_as_not_started(store: StoreBench, task_id: str) -> None:
     await store.submitted(task_id)
     (claim,) = await store.store.claim("worker", LOADED, 1)
     hold = claim.hold(RUN)
     assert (await store.store.advance(hold, begin=begin("stock"))).grant is not None
     before = store.contents(task_id)
-    report = await store.store.release_unstarted(claim, "no answer", AT_ONCE)
-    assert report.end is End.SUPERSEDED
+    await store.store.not_started(claim, "no answer", pause=AT_ONCE)
     assert store.contents(task_id) == before

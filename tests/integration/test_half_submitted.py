@@ -1,7 +1,8 @@
-"""A crash between the two writes of a submission, and rows that a dispatcher may not run: put back, or removed."""
+"""Submissions that died between their writes: never claimed, and confirmed or removed; and starts that fail."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -9,24 +10,31 @@ from typing import Any
 
 import pytest
 from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
 
+from domain.faults import Unreachable
+from domain.messages import UndoRequest
+from domain.states import TaskState
 from runtime.dispatcher import Dispatcher
 from runtime.embedded.temporal import EmbeddedTemporal
 from runtime.plugin import new_plugin
-from store.intake import Admitted, Intake, NewTask
-from store.snapshot import Snapshot
+from store.database import Database
+from store.housekeeping import Housekeeper
+from store.intake import Admitted, Intake, NewTask, Unfinished
+from store.orders import Orders
 from store.submission import Accepted, Conflict, SubmissionDesk, digest_of
 from tests.conftest import ORDER
-from tests.integration.situations import recovered
 from tests.integration.store_bench import (
     LOADED,
     ROOMY,
     StoreBench,
-    begin,
     definition,
     order_digest,
     registry,
 )
+
+NO_TIME = timedelta(0)
+RECORD = definition("order").record.model_validate(ORDER).model_dump(mode="json")
 
 
 def new_task(task_id: str) -> NewTask:
@@ -34,272 +42,416 @@ def new_task(task_id: str) -> NewTask:
     return NewTask(task_id, definition("order"), order_digest(), "cli", None)
 
 
-def dispatcher(store: StoreBench, client: Client, grace: timedelta) -> Dispatcher:
-    """A dispatcher that removes what lacks its business record for longer than `grace`."""
+def dispatcher(store: StoreBench, client: Client, orders: Orders | None = None) -> Dispatcher:
+    """A dispatcher, and no worker."""
     return Dispatcher(
         client,
         store.store,
-        store.orders,
+        orders or store.orders,
         store.intake,
         store.services,
         registry(),
         worker="worker",
         slots=10,
-        orphan_grace=grace,
     )
 
 
+def housekeeper(store: StoreBench, grace: timedelta = NO_TIME) -> Housekeeper:
+    """A housekeeper that looks at what is older than `grace`."""
+    return Housekeeper(store.intake, store.orders, grace)
+
+
+async def seen(store: StoreBench) -> Unfinished:
+    """The one submission that is not finished, as a housekeeper sees it."""
+    (row,) = await store.intake.unconfirmed(NO_TIME, 10, None)
+    return row
+
+
+def records(store: StoreBench) -> list[tuple[Any, Any]]:
+    """What the orders database has: record and outcome."""
+    rows = store.orders_owner("SELECT record, outcome FROM business_record")
+    return [(r["record"], r["outcome"]) for r in rows]
+
+
+# --- a submission that is not finished ------------------------------------------------------------------------
+
+
 @pytest.mark.demand("A6")
-async def test_submission_that_died_between_its_writes_is_completed_by_the_next_delivery(
-    store: StoreBench, task_id: str
+@pytest.mark.parametrize("with_record", [False, True], ids=["before its record", "before it was confirmed"])
+async def test_submission_that_died_between_its_writes_is_finished_by_the_next_delivery(
+    store: StoreBench, task_id: str, with_record: bool
 ) -> None:
     assert await store.intake.admit(new_task(task_id)) == Admitted(new=True)
-    assert store.orders_owner("SELECT * FROM business_record") == []
-    assert await store.submit(task_id) == Accepted(task_id, "order", new=False)
-    assert len(store.orders_owner("SELECT * FROM business_record")) == 1
+    if with_record:
+        assert await store.orders.create(task_id, "order", RECORD, order_digest())
     assert store.kinds(task_id) == ["submitted"]
+    assert await store.submit(task_id) == Accepted(task_id, "order", new=False)
+    assert records(store) == [(ORDER, None)]
+    assert store.kinds(task_id) == ["submitted", "confirmed"]
 
 
 @pytest.mark.demand("A6", "B6")
-async def test_unpaired_row_is_put_back_while_its_grace_lasts(store: StoreBench, client: Client, task_id: str) -> None:
+@pytest.mark.parametrize("with_record", [False, True], ids=["before its record", "before it was confirmed"])
+async def test_submission_that_is_not_confirmed_is_no_task_yet(
+    store: StoreBench, task_id: str, with_record: bool
+) -> None:
     await store.intake.admit(new_task(task_id))
-    assert await dispatcher(store, client, timedelta(hours=1)).run_once() == []
-    row = store.row(task_id)
-    assert (row["state"], row["locked_by"], row["failure_count"]) == ("Pending", None, 0)
-    assert row["not_before"] > row["updated_at"]
-    assert store.kinds(task_id) == ["submitted", "claimed", "released"]
-    assert store.orders_owner("SELECT * FROM business_record") == []
-    assert await store.submit(task_id) == Accepted(task_id, "order", new=False)
+    if with_record:
+        await store.orders.create(task_id, "order", RECORD, order_digest())
+    before = store.contents(task_id)
+    assert await store.store.claim("worker", LOADED, 10) == []
+    verdict = await store.store.request_undo(UndoRequest(task_id=task_id, requester="anna", reason="never mind"))
+    assert verdict.verdict == "not_found"
+    assert await store.store.resubmit(task_id, requester="anna", reason="again", changes={}) == (False, None)
+    await store.store.note_late(task_id, "stock", {}, actor="order/t/1")
+    assert store.contents(task_id) == before
 
 
 @pytest.mark.demand("A6")
-async def test_unpaired_row_is_removed_after_its_grace_and_a_later_submission_starts_over(
-    store: StoreBench, client: Client, task_id: str
+async def test_housekeeper_leaves_a_submission_alone_while_its_grace_lasts(store: StoreBench, task_id: str) -> None:
+    await store.intake.admit(new_task(task_id))
+    before = store.contents(task_id)
+    await housekeeper(store, timedelta(hours=1)).tidy()
+    assert store.contents(task_id) == before
+    assert records(store) == []
+
+
+@pytest.mark.demand("A6")
+async def test_submission_that_died_before_its_record_is_removed_and_a_later_one_starts_over(
+    store: StoreBench, task_id: str
 ) -> None:
     await store.intake.admit(new_task(task_id))
-    assert await dispatcher(store, client, timedelta(0)).run_once() == []
+    await housekeeper(store).tidy()
     assert store.contents(task_id)[:4] == [[], [], [], []]
     (alert,) = store.owner("SELECT kind, message FROM alert")
     assert alert["kind"] == "submission_abandoned"
     assert alert["message"].startswith("its submission by cli, 20")
-    assert "no claim has found a business record of its own" in alert["message"]
-    (record,) = store.orders_owner("SELECT record, outcome FROM business_record")
-    assert record == {"record": None, "outcome": "abandoned"}
+    assert records(store) == [(None, "abandoned")]
     assert await store.submit(task_id) == Accepted(task_id, "order", new=True)
-    (record,) = store.orders_owner("SELECT record, outcome FROM business_record")
-    assert record == {"record": ORDER, "outcome": None}
-    assert store.kinds(task_id) == ["submitted"]
+    assert records(store) == [(ORDER, None)]
+    assert store.kinds(task_id) == ["submitted", "confirmed"]
 
 
-@pytest.mark.demand("A6")
-async def test_pair_that_is_complete_after_all_is_not_removed(store: StoreBench, task_id: str) -> None:
-    await store.submit(task_id)
-    await store.store.release_unstarted((await store.store.claim("w", LOADED, 1))[0], "no record yet", timedelta(0))
-    assert await store.orders.abandon(task_id, "order", order_digest()) is False
-    (record,) = store.orders_owner("SELECT outcome FROM business_record")
-    assert record["outcome"] is None
-
-
-async def _found_unpaired(store: StoreBench, task_id: str) -> Snapshot:
-    """A dispatcher has found a row without its record, has closed the record, and pauses before it removes the row."""
+@pytest.mark.demand("A1", "A6")
+async def test_submission_that_died_before_it_was_confirmed_is_confirmed_by_the_housekeeper(
+    store: StoreBench, task_id: str
+) -> None:
     await store.intake.admit(new_task(task_id))
-    (claim,) = await store.store.claim("worker", LOADED, 1)
-    await store.store.release_unstarted(claim, "no record yet", timedelta(0))
-    seen = await store.store.snapshot(task_id)
-    assert seen is not None
-    assert await store.orders.abandon(task_id, "order", order_digest())
-    return seen
-
-
-@pytest.mark.demand("A1", "A6")
-async def test_submission_that_was_acknowledged_is_not_removed_by_who_found_it_unpaired_before(
-    store: StoreBench, task_id: str
-) -> None:
-    seen = await _found_unpaired(store, task_id)
-    assert isinstance(await store.submit(task_id), Accepted)
-    assert await store.intake.withdraw(seen, "removed") is False
-    assert store.row(task_id)["state"] == "Pending"
-    assert store.kinds(task_id) == ["submitted", "claimed", "released", "noted"]
-
-
-@pytest.mark.demand("A1", "A6")
-async def test_submission_that_relies_on_anothers_record_is_not_removed_either(store: StoreBench, task_id: str) -> None:
-    seen = await _found_unpaired(store, task_id)
-    record = definition("order").record.model_validate(ORDER).model_dump(mode="json")
-    # another submitter starts the record over, and dies before it has looked at the row again
-    assert await store.orders.create(task_id, "order", record, order_digest()) == "restarted"
-    assert isinstance(await store.submit(task_id), Accepted)
-    assert await store.intake.withdraw(seen, "removed") is False
-
-
-@pytest.mark.demand("A6")
-async def test_row_that_was_removed_before_the_submitter_looked_again_is_made_anew(
-    store: StoreBench, task_id: str
-) -> None:
-    seen = await _found_unpaired(store, task_id)
-
-    class Overtaken(Intake):
-        """The dispatcher wakes up exactly between this submitter's admission and its record."""
-
-        async def admit(self, new: NewTask) -> Any:
-            found = await super().admit(new)
-            if not getattr(self, "removed", False):
-                self.removed = await store.intake.withdraw(seen, "removed")
-            return found
-
-    late = SubmissionDesk(Overtaken(store.database, ROOMY), store.orders, registry())
-    message = late.parse(json.dumps({"task_id": task_id, "pipeline": "order", "record": ORDER}))
-    assert await late.submit(message) == Accepted(task_id, "order", new=True)
-    assert store.kinds(task_id) == ["submitted"]
-
-
-@pytest.mark.demand("A6")
-async def test_row_whose_steps_have_begun_or_that_is_not_the_one_that_was_seen_is_not_removed(
-    store: StoreBench, task_id: str
-) -> None:
-    seen = await _found_unpaired(store, task_id)
-    assert await store.intake.withdraw(seen.model_copy(update={"task_id": "nobody"}), "removed") is False
-    assert await store.intake.withdraw(seen, "removed") is True
-    await store.submitted(task_id)
-    claim = (await store.store.claim("worker", LOADED, 1))[0]
-    await store.store.release_unstarted(claim, "again", timedelta(0))
-    assert await store.intake.withdraw(seen, "removed") is False, "another row of the same id, as many events old"
-    hold = await store.claim(task_id)
-    assert (await store.store.advance(hold, begin=begin("stock"))).grant is not None
-    await store.store.release(hold, "draining", step="stock", sent=None, delay=timedelta(0))
-    begun = await store.store.snapshot(task_id)
-    assert begun is not None
-    assert await store.intake.withdraw(begun, "removed") is False
-
-
-@pytest.mark.demand("B3", "B9")
-async def test_start_that_is_refused_for_good_gives_the_row_back_and_alerts_once(
-    store: StoreBench, temporal_server: EmbeddedTemporal, task_id: str
-) -> None:
-    await store.submit(task_id)
-    nowhere = await Client.connect(temporal_server.address, namespace="nowhere", plugins=[new_plugin()])
-    for _ in range(2):
-        assert await dispatcher(store, nowhere, timedelta(hours=1)).run_once() == []
-        (event,) = store.owner("SELECT detail FROM event ORDER BY number DESC LIMIT 1")
-        assert event["detail"]["record"] == "there"
-        row = store.row(task_id)
-        assert (row["state"], row["locked_by"], row["failure_count"]) == ("Pending", None, 0)
-        store.owner("UPDATE task SET not_before = clock_timestamp()")
-    (alert,) = store.owner("SELECT kind, message FROM alert")
-    assert alert["kind"] == "start_refused"
-    assert "nowhere" in alert["message"]
+    await store.orders.create(task_id, "order", RECORD, order_digest())
+    await housekeeper(store).tidy()
+    (event,) = store.owner("SELECT actor FROM event WHERE kind = 'confirmed'")
+    assert event["actor"] == "housekeeper"
+    assert [c.task.task_id for c in await store.store.claim("worker", LOADED, 10)] == [task_id]
+    assert store.owner("SELECT * FROM alert") == []
 
 
 @pytest.mark.demand("A3", "A4", "A6")
-async def test_row_whose_business_record_is_anothers_is_never_run(
-    store: StoreBench, client: Client, task_id: str
+async def test_submission_whose_business_record_is_anothers_is_never_run_and_is_removed(
+    store: StoreBench, task_id: str
 ) -> None:
     """The orders database holds another record of that id: the submitter got a conflict, so nothing may happen."""
     other = {**ORDER, "card_token": "tok_other"}
     await store.orders.create(task_id, "order", other, digest_of("order", other))
     assert isinstance(await store.submit(task_id), Conflict)
-    assert await dispatcher(store, client, timedelta(hours=1)).run_once() == []
-    assert store.kinds(task_id) == ["submitted", "claimed", "released"]
-    store.owner("UPDATE task SET not_before = clock_timestamp()")
-    assert await dispatcher(store, client, timedelta(0)).run_once() == []
+    assert store.kinds(task_id) == ["submitted"]
+    await housekeeper(store).tidy()
     assert store.contents(task_id)[0] == []
-    (record,) = store.orders_owner("SELECT record FROM business_record")
-    assert record["record"] == other
+    assert records(store) == [(other, None)]
+
+
+@pytest.mark.demand("A7")
+async def test_submissions_that_are_not_finished_count_in_the_caps_until_they_are_removed(
+    store: StoreBench, task_id: str
+) -> None:
+    capped = Intake(store.database, ROOMY.__class__(in_flight=1, pending=1, pending_age=timedelta(hours=1)))
+    await store.intake.admit(new_task(task_id))
+    assert not isinstance(await capped.admit(new_task(f"{task_id}-2")), Admitted)
+    await housekeeper(store).tidy()
+    assert await capped.admit(new_task(f"{task_id}-2")) == Admitted(new=True)
+
+
+@pytest.mark.demand("A6", "A9")
+async def test_housekeeper_comes_to_every_row_however_many_there_are_and_some_stay(store: StoreBench) -> None:
+    for n in range(205):
+        await store.intake.admit(new_task(f"t-{n:03}"))
+
+    class Stuck(Intake):
+        """Rows that nobody can remove."""
+
+        async def remove(self, seen: Unfinished) -> bool:
+            return seen.task_id > "t-149" and await super().remove(seen)
+
+    keeper = Housekeeper(Stuck(store.database, ROOMY), store.orders, NO_TIME)
+    for _ in range(3):
+        await keeper.tidy()
+    assert len(store.owner("SELECT * FROM task")) == 150
+    assert not store.owner("SELECT * FROM task WHERE task_id > 't-149'")
+
+
+# --- races ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.demand("A1", "A6")
+async def test_submission_that_was_acknowledged_is_not_removed_by_a_housekeeper_that_saw_it_before(
+    store: StoreBench, task_id: str
+) -> None:
+    await store.intake.admit(new_task(task_id))
+    row = await seen(store)
+    assert await store.orders.abandon(task_id, "order", order_digest()), "and here the housekeeper pauses"
+    assert isinstance(await store.submit(task_id), Accepted)
+    assert await store.intake.remove(row) is False
+    assert records(store) == [(ORDER, None)]
+    assert store.kinds(task_id) == ["submitted", "confirmed"]
+
+
+class Slow:
+    """A housekeeper that gets going exactly between two writes of a submitter."""
+
+    def __init__(self, store: StoreBench, task_id: str, write: str) -> None:
+        self._store, self._task_id, self._write, self._done = store, task_id, write, False
+        self.intake, self.orders = store.intake, store.orders
+
+    async def meanwhile(self, name: str) -> None:
+        """Once, in front of this write."""
+        if name == self._write and not self._done:
+            self._done = True
+            for _ in range(2):
+                await housekeeper(self._store).tidy()
+
+    async def admit(self, new: NewTask) -> Any:
+        """As the intake's."""
+        await self.meanwhile("admit")
+        return await self.intake.admit(new)
+
+    async def create(self, *args: Any) -> Any:
+        """As the orders database's."""
+        await self.meanwhile("create")
+        return await self.orders.create(*args)
+
+    async def confirm(self, *args: Any, **more: Any) -> Any:
+        """As the intake's."""
+        await self.meanwhile("confirm")
+        return await self.intake.confirm(*args, **more)
+
+
+@pytest.mark.demand("A1", "A6")
+@pytest.mark.parametrize("write", ["admit", "create", "confirm"])
+@pytest.mark.parametrize("before", [False, True], ids=["first delivery", "redelivery"])
+async def test_submitter_that_a_housekeeper_overtakes_before_any_write_still_gets_one_whole_task(
+    store: StoreBench, task_id: str, write: str, before: bool
+) -> None:
+    if before:
+        await store.intake.admit(new_task(task_id))
+    slow: Any = Slow(store, task_id, write)
+    late = SubmissionDesk(slow, slow, registry())
+    message = late.parse(json.dumps({"task_id": task_id, "pipeline": "order", "record": ORDER}))
+    assert isinstance(await late.submit(message), Accepted)
+    assert records(store) == [(ORDER, None)]
+    assert store.kinds(task_id) == ["submitted", "confirmed"]
+    store.is_consistent(task_id)
+
+
+@pytest.mark.demand("A2", "A6")
+async def test_housekeepers_and_submitters_of_one_id_at_once_leave_one_whole_task(
+    store: StoreBench, task_id: str
+) -> None:
+    for n in range(10):
+        one = f"{task_id}-{n}"
+        await store.intake.admit(new_task(one))
+        tidying = (housekeeper(store).tidy() for _ in range(3))
+        submitting = (store.submit(one) for _ in range(3))
+        done = await asyncio.gather(*tidying, *submitting)
+        assert [type(v) for v in done[3:]] == [Accepted] * 3
+        assert store.kinds(one) == ["submitted", "confirmed"]
+
+
+@pytest.mark.demand("A6")
+async def test_only_the_very_row_that_was_seen_is_removed(store: StoreBench, task_id: str) -> None:
+    await store.intake.admit(new_task(task_id))
+    row = await seen(store)
+    assert await store.intake.remove(row) is True
+    assert await store.intake.remove(row) is False
+    await store.intake.admit(new_task(task_id))
+    assert await store.intake.remove(row) is False, "another submission of the same id"
+
+
+@pytest.mark.demand("A3", "A6")
+async def test_row_of_another_submission_is_not_confirmed_by_this_ones_record(store: StoreBench, task_id: str) -> None:
+    await store.intake.admit(new_task(task_id))
+    assert await store.intake.confirm(task_id, "another digest", actor="submission") is False
+    assert store.kinds(task_id) == ["submitted"]
+
+
+@pytest.mark.demand("A3", "A4")
+async def test_conflict_that_is_delivered_again_and_again_is_one_letter_and_one_alert(
+    store: StoreBench, task_id: str
+) -> None:
+    await store.submit(task_id)
+    for _ in range(3):
+        assert isinstance(await store.submit(task_id, currency="CHF"), Conflict)
+    await asyncio.gather(*(store.submit(task_id, currency="CHF") for _ in range(10)))
+    assert isinstance(await store.submit(task_id, currency="USD"), Conflict)
+    letters = store.owner("SELECT message FROM dead_letter ORDER BY id")
+    assert [x["message"]["record"]["currency"] for x in letters] == ["CHF", "USD"]
+    assert [a["kind"] for a in store.owner("SELECT kind FROM alert")] == ["dead_letter"] * 2
+
+
+# --- starts that fail -----------------------------------------------------------------------------------------
+
+
+def waits_s(store: StoreBench, task_id: str) -> float:
+    """For how many seconds a task was told to wait."""
+    row = store.row(task_id)
+    return round(float((row["not_before"] - row["updated_at"]).total_seconds()), 1)
+
+
+async def again(store: StoreBench, starter: Dispatcher) -> None:
+    """A round in which everything is due, and nothing can be started."""
+    store.owner("UPDATE task SET not_before = clock_timestamp()")
+    assert await starter.run_once() == []
+
+
+@pytest.fixture
+async def nowhere(temporal_server: EmbeddedTemporal) -> Client:
+    """A client of a namespace that there is not: every start is refused."""
+    return await Client.connect(temporal_server.address, namespace="nowhere", plugins=[new_plugin()])
+
+
+@pytest.mark.demand("B3", "B9")
+async def test_task_whose_start_is_refused_waits_longer_and_longer_with_one_alert(
+    store: StoreBench, nowhere: Client, task_id: str
+) -> None:
+    await store.submit(task_id)
+    starter, waits = dispatcher(store, nowhere), []
+    for _ in range(11):
+        await again(store, starter)
+        waits.append(waits_s(store, task_id))
+    assert waits == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
+    row = store.row(task_id)
+    assert (row["state"], row["locked_by"], row["failure_count"]) == ("Pending", None, 0), "it is not its own fault"
+    (alert,) = store.owner("SELECT kind, message FROM alert")
+    assert alert["kind"] == "start_refused"
+    assert "nowhere" in alert["message"]
+    store.is_consistent(task_id)
+
+
+LARGE = {**ORDER, "lines": [{**ORDER["lines"][0], "sku": "x" * 3_000_000}]}
+
+
+async def too_large(store: StoreBench, task_id: str) -> None:
+    """A task whose input is more than Temporal takes."""
+    await store.submit(task_id)
+    store.orders_owner(
+        "UPDATE business_record SET record = %(record)s WHERE task_id = %(id)s", id=task_id, record=json.dumps(LARGE)
+    )
+
+
+@pytest.mark.demand("B3", "B9")
+async def test_task_whose_own_start_is_refused_again_and_again_ends_in_error_with_its_cause(
+    store: StoreBench, client: Client, task_id: str
+) -> None:
+    await too_large(store, task_id)
+    starter = dispatcher(store, client)
+    for _ in range(10):
+        assert store.row(task_id)["state"] == "Pending"
+        await again(store, starter)
+    row = store.row(task_id)
+    assert row["state"] == "Error"
+    assert row["error"]["code"] == "start_refused"
+    assert "Temporal refuses to start the run" in row["error"]["message"]
+    alerts = store.owner("SELECT kind, message FROM alert ORDER BY id")
+    assert [a["kind"] for a in alerts] == ["start_refused", "task_in_error"]
+    assert store.kinds(task_id)[-1] == "failed"
+    store.is_consistent(task_id)
+    await store.store.resubmit(task_id, requester="anna", reason="again", changes={})
+    await again(store, starter)
+    assert (store.row(task_id)["state"], waits_s(store, task_id)) == ("Pending", 1), "counted from one again"
+
+
+class Unwilling:
+    """Temporal's client, which is refused every start."""
+
+    async def start_workflow(self, *_: Any, **__: Any) -> None:
+        """Refuse it."""
+        raise RPCError("not this one", RPCStatusCode.INVALID_ARGUMENT, b"")
+
+
+@pytest.mark.demand("B3", "F9")
+async def test_undo_whose_start_is_refused_again_and_again_fails_with_its_cause(
+    store: StoreBench, task_id: str
+) -> None:
+    await store.begun(task_id)
+    await store.store.request_undo(UndoRequest(task_id=task_id, requester="anna", reason="by mistake"))
+    unwilling: Any = Unwilling()
+    starter = dispatcher(store, unwilling)
+    for _ in range(10):
+        assert store.row(task_id)["state"] == "Compensating"
+        await again(store, starter)
+    assert store.row(task_id)["state"] == "CompensationFailed"
+    assert store.kinds(task_id)[-1] == "undo_failed"
+    assert store.owner("SELECT kind FROM alert ORDER BY id")[-1]["kind"] == "compensation_failed"
+    store.is_consistent(task_id)
+
+
+@pytest.mark.demand("B3", "B9")
+async def test_task_whose_start_is_refused_keeps_no_other_from_starting(
+    store: StoreBench, client: Client, task_id: str
+) -> None:
+    await too_large(store, task_id)
+    await store.submit(f"{task_id}-2")
+    assert [s.task_id for s in await dispatcher(store, client).run_once()] == [f"{task_id}-2"]
+
+
+@pytest.mark.demand("F1", "H9")
+async def test_undo_is_started_although_the_orders_database_does_not_answer(
+    store: StoreBench, client: Client, task_id: str
+) -> None:
+    await store.begun(task_id)
+    await store.store.request_undo(UndoRequest(task_id=task_id, requester="anna", reason="by mistake"))
+    await store.submit(f"{task_id}-2")
+    async with Database("postgresql://nobody@127.0.0.1:1/orders", name="orders database") as away:
+        starter = dispatcher(store, client, Orders(away))
+        assert [s.task_id for s in await starter.run_once([TaskState.COMPENSATING])] == [task_id]
+        with pytest.raises(Unreachable, match="orders database"):
+            await starter.run_once([TaskState.PENDING])
+    row = store.row(f"{task_id}-2")
+    assert (row["state"], row["locked_by"], row["failure_count"]) == ("Pending", None, 0)
+    store.is_consistent(f"{task_id}-2")
 
 
 # --- records that are lost ------------------------------------------------------------------------------------
 
 
-def lose_record(store: StoreBench) -> None:
-    """The orders database has lost what it had."""
-    store.orders_owner("DELETE FROM business_record")
+async def confirmed(store: StoreBench, task_id: str) -> None:
+    """It was acknowledged, and has not begun."""
+    await store.submit(task_id)
 
 
-async def look_again(store: StoreBench, client: Client) -> float:
-    """A claim of what is not due yet, whose grace is long over; for how many seconds the task waits then."""
-    store.owner("UPDATE task SET not_before = clock_timestamp()")
-    assert await dispatcher(store, client, timedelta(0)).run_once() == []
-    (row,) = store.owner("SELECT extract(epoch FROM not_before - updated_at)::float8 AS wait_s FROM task")
-    return round(row["wait_s"], 1)
+async def begun(store: StoreBench, task_id: str) -> None:
+    """It has begun a step."""
+    hold = await store.begun(task_id)
+    await store.store.release(hold, "draining", step="stock", sent=None, delay=NO_TIME)
 
 
 @pytest.mark.demand("A1", "A6", "B6")
-async def test_begun_task_whose_record_is_lost_waits_for_it_longer_and_longer_with_one_alert(
-    store: StoreBench, client: Client, task_id: str
+@pytest.mark.parametrize("history", [confirmed, begun])
+async def test_task_whose_record_is_lost_waits_for_it_longer_and_longer_with_one_alert(
+    store: StoreBench, client: Client, task_id: str, history: Callable[[StoreBench, str], Awaitable[None]]
 ) -> None:
-    hold = await store.begun(task_id)
-    await store.store.release(hold, "draining", step="stock", sent=None, delay=timedelta(0))
-    lose_record(store)
-    waits = [await look_again(store, client) for _ in range(11)]
+    await history(store, task_id)
+    store.orders_owner("DELETE FROM business_record")
+    starter, waits = dispatcher(store, client), []
+    for _ in range(11):
+        await again(store, starter)
+        waits.append(waits_s(store, task_id))
     assert waits == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
-    assert store.orders_owner("SELECT * FROM business_record") == [], "putting it back is no conflict"
+    await housekeeper(store).tidy()
+    assert records(store) == [], "putting it back is no conflict"
     row = store.row(task_id)
     assert (row["state"], row["locked_by"], row["failure_count"]) == ("Pending", None, 0)
     (alert,) = store.owner("SELECT kind, task_id, message FROM alert")
     assert (alert["kind"], alert["task_id"]) == ("record_missing", task_id)
-    assert f"task {task_id} has begun" in alert["message"]
     assert "put the record back, and it goes on" in alert["message"]
     store.is_consistent(task_id)
-
-
-@pytest.mark.demand("A6")
-async def test_submission_that_is_finished_late_waits_no_longer(
-    store: StoreBench, client: Client, task_id: str
-) -> None:
-    """The orders database was away between its writes, and a dispatcher has looked in vain again and again."""
-    await store.intake.admit(new_task(task_id))
-    store.owner("UPDATE task SET created_at = created_at - interval '2 hours'")
-    assert [await look_again(store, client) for _ in range(4)] == [1, 2, 4, 8]
-    assert await store.submit(task_id) == Accepted(task_id, "order", new=False)
-    assert [c.task.task_id for c in await store.store.claim("worker", LOADED, 1)] == [task_id]
-    store.is_consistent(task_id)
-
-
-async def claimed_long_afterwards(store: StoreBench, _: Client, task_id: str) -> None:
-    """Nobody looked at it for two hours."""
-    await store.submit(task_id)
-    store.owner("UPDATE task SET created_at = created_at - interval '2 hours'")
-
-
-async def not_started(store: StoreBench, client: Client, task_id: str) -> None:
-    """One claim came before its record, the next one found it, but the run could not be started."""
-    await store.intake.admit(new_task(task_id))
-    await dispatcher(store, client, timedelta(hours=1)).run_once()
-    await store.submit(task_id)
-    store.owner("UPDATE task SET not_before = clock_timestamp()")
-    (claim,) = await store.store.claim("worker", LOADED, 1)
-    await store.store.release_unstarted(claim, "Temporal did not start the run", timedelta(0), record="there")
-
-
-async def kept(store: StoreBench, _: Client, task_id: str) -> None:
-    """Its submitter has made sure that it stays, when a dispatcher was about to remove it."""
-    await _found_unpaired(store, task_id)
-    await store.submit(task_id)
-
-
-async def expired(store: StoreBench, client: Client, task_id: str) -> None:
-    """One claim came before its record, and the next one was lost with its worker."""
-    await store.intake.admit(new_task(task_id))
-    await dispatcher(store, client, timedelta(hours=1)).run_once()
-    await store.submit(task_id)
-    await store.claim(task_id)
-    await recovered(store, task_id)
-
-
-@pytest.mark.demand("A1", "A6")
-@pytest.mark.parametrize("history", [claimed_long_afterwards, not_started, kept, expired])
-async def test_task_that_may_have_been_acknowledged_is_not_removed_when_its_record_is_lost(
-    store: StoreBench,
-    client: Client,
-    task_id: str,
-    history: Callable[[StoreBench, Client, str], Awaitable[None]],
-) -> None:
-    await history(store, client, task_id)
-    lose_record(store)
-    assert await look_again(store, client) >= 1
-    assert store.row(task_id)["state"] == "Pending"
-    assert store.orders_owner("SELECT * FROM business_record") == []
-    (alert,) = store.owner("SELECT kind, message FROM alert")
-    assert alert["kind"] == "record_missing"
-    assert f"task {task_id} may have been acknowledged" in alert["message"]
-    assert await store.submit(task_id) == Accepted(task_id, "order", new=False), "and its submitter can complete it"
+    assert await store.submit(task_id) == Accepted(task_id, "order", new=False), "and its submitter can put it back"
+    assert records(store) == [(ORDER, None)]

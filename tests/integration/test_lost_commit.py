@@ -98,7 +98,7 @@ CASES: dict[str, tuple[Prepare, Write, str]] = {
     ),
     "release of a claim": (
         unstarted,
-        lambda s, c: s.release_unstarted(c, "no answer", timedelta(0)),
+        lambda s, c: s.not_started(c, "no answer", pause=timedelta(0)),
         "released",
     ),
     "release of an undo": (
@@ -128,6 +128,8 @@ def comparable(answer: Any) -> Any:
             return answer.model_copy(update={"grant": grant and (grant.calls, round(grant.within_s / 10))})
         case UndoVerdict():
             return (answer.verdict, answer.state)
+        case None:
+            return answer
         case (bool() as moved, Snapshot() as after):
             return (moved, after.state, after.step("stock").model_copy(update={"time_left_s": None}))
     raise AssertionError(answer)
@@ -234,5 +236,5 @@ async def test_claim_whose_acknowledgement_is_lost_is_found_by_its_deadline(
     await recovered(store, task_id)
     row = store.row(task_id)
     assert (row["state"], row["locked_by"], row["failure_count"]) == (TaskState.PENDING, None, 0)
-    assert store.kinds(task_id) == ["submitted", "claimed", "expired"]
+    assert store.kinds(task_id) == ["submitted", "confirmed", "claimed", "expired"]
     store.is_consistent(task_id)

@@ -29,17 +29,18 @@ CLAIM = {
     "versions": [1, 1],
     "claim_within_s": 10.0,
     "task_ids": None,
+    "states": ["Pending"],
 }
 EXPIRE = {"window_s": 604_800.0, "page": PAGE, "after_at": "-infinity", "after_id": "", "sweep": None, "within_s": 60.0}
 
 TASKS = """
 INSERT INTO task (
-    task_id, definition, version, state, locked_by, complete_by, epoch, worker, not_before, record_digest, submitter,
-    data_class, last_event, state_since, created_at
+    task_id, definition, version, state, confirmed, locked_by, complete_by, epoch, worker, not_before, record_digest,
+    submitter, data_class, last_event, state_since, created_at
 )
 SELECT
     %(kind)s || n, CASE WHEN %(kind)s = 'closed-' AND n %% 5 = 0 THEN 'provisioning' ELSE 'order' END, 1,
-    (%(states)s::text[])[1 + n %% cardinality(%(states)s::text[])],
+    (%(states)s::text[])[1 + n %% cardinality(%(states)s::text[])], true,
     CASE WHEN %(held)s THEN 'order/' || %(kind)s || n || '/1' END,
     CASE WHEN %(held)s THEN now() + %(due)s::interval - n * interval '1 second' END,
     1, CASE WHEN %(held)s THEN 'dead-' || n / 100 ELSE 'worker-' || n %% 300 END,
@@ -103,7 +104,7 @@ class Planner:
                 names.append(match[1])
             return f"${names.index(match[1]) + 1}"
 
-        text = re.sub(r"%\((\w+)\)s", number, query(name)).replace("%%", "%")
+        text = re.sub(r"%\((\w+)\)s", number, query(name.partition(" ")[0])).replace("%%", "%")
         arguments = ", ".join(f"%({n})s" for n in names)
         with self._connection.transaction(force_rollback=True):
             cursor = ClientCursor(self._connection)
@@ -147,14 +148,18 @@ def index_scan(found: list[Scan], index: str) -> Scan:
 
 
 MODES = ("custom", "generic")
-PARAMS: dict[str, dict[str, Any]] = {"claim": CLAIM, "expired": EXPIRE}
+PARAMS: dict[str, dict[str, Any]] = {
+    "claim": CLAIM,
+    "claim (undo)": {**CLAIM, "states": ["Compensating"]},
+    "expired": EXPIRE,
+}
 CASES = [(name, mode) for name in PARAMS for mode in MODES]
 
 
 def reads_only_what_it_returns(found: list[Scan], name: str) -> None:
     """No scan of the table but by the index that is meant for it, and no row read that is not returned."""
     assert all(s.index for s in found), found
-    if name == "claim":
+    if name.startswith("claim"):
         assert index_scan(found, "task_claimable").read == SLOTS
         assert index_scan(found, "task_held_by_worker").read == 0
         # the rows that were chosen are found again by their key, to be changed

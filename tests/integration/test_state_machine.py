@@ -45,9 +45,9 @@ def put(owner: Connection[Any], state: TaskState, *, held: bool | None = None) -
     held = state in HELD if held is None else held
     owner.execute("SET LOCAL session_replication_role = replica")
     owner.execute(
-        "INSERT INTO task (task_id, definition, version, state, record_digest, submitter, data_class, epoch,"
-        " last_event, locked_by, complete_by)"
-        " VALUES ('t', 'order', 1, %s, 'digest', 'test', 'internal', 1, 1, %s, clock_timestamp() + %s::interval)",
+        "INSERT INTO task (task_id, definition, version, state, confirmed, record_digest, submitter, data_class, epoch,"
+        " last_event, locked_by, complete_by) VALUES"
+        " ('t', 'order', 1, %s, true, 'digest', 'test', 'internal', 1, 1, %s, clock_timestamp() + %s::interval)",
         (state, "order/t/1" if held else None, "1 minute" if held else None),
     )
     owner.execute(
@@ -323,7 +323,15 @@ def test_task_is_held_exactly_while_it_has_a_deadline_and_only_at_work(
 
 
 @pytest.mark.parametrize(
-    "column", ["task_id = 'u'", "definition = 'other'", "version = 2", "record_digest = 'x'", "created_at = now()"]
+    "column",
+    [
+        "confirmed = false",
+        "task_id = 'u'",
+        "definition = 'other'",
+        "version = 2",
+        "record_digest = 'x'",
+        "created_at = now()",
+    ],
 )
 def test_identity_of_a_task_is_fixed(owner: Connection[Any], column: str) -> None:
     put(owner, TaskState.PENDING)
@@ -334,28 +342,55 @@ def test_identity_of_a_task_is_fixed(owner: Connection[Any], column: str) -> Non
 
 @pytest.mark.demand("A6")
 @pytest.mark.parametrize("state", TaskState, ids=str)
-def test_only_a_pending_task_is_ever_removed(owner: Connection[Any], state: TaskState) -> None:
+def test_task_whose_submission_was_finished_is_never_removed(owner: Connection[Any], state: TaskState) -> None:
     put(owner, state)
-    if state is TaskState.PENDING:
-        assert owner.execute("DELETE FROM task WHERE task_id = 't'").rowcount == 1
-        return
     with pytest.raises(psycopg.errors.CheckViolation) as error:
         owner.execute("DELETE FROM task WHERE task_id = 't'")
-    assert refusal(error) == "only_pending_is_removed"
+    assert refusal(error) == "only_unconfirmed_is_removed"
+
+
+UNCONFIRMED = (
+    "INSERT INTO task (task_id, definition, version, state, record_digest, submitter, data_class, last_event)"
+    " VALUES ('t', 'order', 1, 'Pending', 'd', 's', 'c', 1)"
+)
+
+
+@pytest.mark.demand("A6")
+def test_submission_that_is_not_confirmed_may_be_removed(owner: Connection[Any]) -> None:
+    owner.execute(UNCONFIRMED)
+    assert owner.execute("DELETE FROM task WHERE task_id = 't'").rowcount == 1
+
+
+@pytest.mark.demand("A6")
+@pytest.mark.parametrize(
+    "columns",
+    [
+        "state = 'Processing', epoch = 1, locked_by = 'order/t/1', complete_by = clock_timestamp()",
+        "state = 'Compensating'",
+        "not_before = clock_timestamp()",
+    ],
+)
+def test_nothing_happens_to_a_submission_before_it_is_confirmed(owner: Connection[Any], columns: str) -> None:
+    owner.execute(UNCONFIRMED)
+    with pytest.raises(psycopg.errors.CheckViolation) as error:
+        owner.execute(f"UPDATE task SET last_event = 2, {columns} WHERE task_id = 't'")  # noqa: S608 (literals)
+    assert refusal(error) == "unconfirmed_until_anything_happens"
 
 
 @pytest.mark.demand("A5")
 @pytest.mark.parametrize(
-    "columns", [("epoch", 1), ("failure_count", 1), ("last_event", 2), ("state", "Error")], ids=str
+    "columns",
+    [("epoch", 1), ("failure_count", 1), ("last_event", 2), ("state", "Error"), ("confirmed", True)],
+    ids=str,
 )
 def test_new_task_is_pending_without_a_past(owner: Connection[Any], columns: tuple[str, Any]) -> None:
-    values = {"state": "Pending", "epoch": 0, "failure_count": 0, "last_event": 1, columns[0]: columns[1]}
+    values = {"state": "Pending", "confirmed": False, "epoch": 0, "failure_count": 0, "last_event": 1}
     with pytest.raises(psycopg.errors.CheckViolation) as error:
         owner.execute(
             "INSERT INTO task (task_id, definition, version, record_digest, submitter, data_class,"
-            " state, epoch, failure_count, last_event)"
-            " VALUES ('t', 'order', 1, 'd', 's', 'c', %(state)s, %(epoch)s, %(failure_count)s, %(last_event)s)",
-            values,
+            " state, confirmed, epoch, failure_count, last_event) VALUES ('t', 'order', 1, 'd', 's', 'c',"
+            " %(state)s, %(confirmed)s, %(epoch)s, %(failure_count)s, %(last_event)s)",
+            values | dict([columns]),
         )
     assert refusal(error) == "task_starts_pending"
 

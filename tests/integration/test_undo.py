@@ -90,7 +90,7 @@ async def test_task_that_has_begun_nothing_is_compensated_at_once(store: StoreBe
     hold = await store.claim(task_id)
     for _ in range(2):
         assert (await store.store.undo_advance(hold)).end is End.COMPENSATED
-    assert store.kinds(task_id) == ["submitted", "undo_requested", "claimed", "compensated"]
+    assert store.kinds(task_id) == ["submitted", "confirmed", "undo_requested", "claimed", "compensated"]
 
 
 @pytest.mark.demand("F9")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection
 from typing import Any
 
 from hypothesis import strategies as st
@@ -49,13 +48,13 @@ def any_of_run(draw: Draw, task: Task, hold: Hold) -> Write:
     return kinds[draw(st.sampled_from([*kinds]))]()
 
 
-def of_dispatcher(draw: Draw, task: Task, seen: Sequence[int]) -> Write:
-    """A claim; of what is held, to give it back; of what never had a business record, to remove it."""
-    kinds = ["claim"] + ["release_unstarted"] * task.held + ["withdraw"] * bool(seen)
-    kind = draw(st.sampled_from(kinds))
-    if kind == "release_unstarted":
-        return Write(kind, {"hold": replace(task.started, run_id=""), "delay_s": draw(_DELAYS)})
-    return Write(kind, {"seen": draw(st.sampled_from(seen))} if kind == "withdraw" else {})
+def of_dispatcher(draw: Draw, task: Task) -> Write:
+    """A claim; of what is held, to give it back, as one that was refused or otherwise; or the housekeeper comes by."""
+    kind = draw(st.sampled_from(["claim", "tidy"] + ["not_started"] * task.held))
+    if kind == "not_started":
+        most = draw(st.sampled_from([None, 2, 3]))
+        return Write(kind, {"hold": task.started, "delay_s": draw(_DELAYS), "most": most})
+    return Write(kind, {})
 
 
 def of_person(draw: Draw, task: Task, attempts: Collection[str]) -> Write:

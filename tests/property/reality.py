@@ -12,8 +12,8 @@ from domain.definition import Definition, Registry
 from domain.messages import Begin, Json, Report, UndoCall, UndoRequest
 from domain.states import UndoState
 from store.database import Database, Params, Rows
-from store.intake import Intake, NewTask
-from store.snapshot import Snapshot
+from store.housekeeping import Housekeeper
+from store.intake import Intake, NewTask, Unfinished
 from store.state_store import Claim, Hold, StateStore
 from store.submission import Submission, SubmissionDesk, digest_of
 from store.supervision import Recovery, Supervision
@@ -89,7 +89,7 @@ class Reality:
     def __init__(self, bench: StoreBench, task_id: str, definition: Definition) -> None:
         self._bench, self._task_id, self._definition = bench, task_id, definition
         self._claims: dict[str, Claim] = {}
-        self._seen: dict[int, Snapshot] = {}
+        self._seen: Unfinished | None = None
         self._recoveries: dict[Decision, Recovery] = {}
         self._through(bench.database, bench.supervision)
 
@@ -116,8 +116,10 @@ class Reality:
     # --- submission and claims --------------------------------------------------------------------------------
 
     async def admit(self) -> None:
-        """The first half of a submission: the state row alone."""
+        """The first write of a submission: the state row alone. A housekeeper sees it, and may look after it later."""
         await self._intake.admit(NewTask(self._task_id, self._definition, self._digest, SUBMITTER, None))
+        rows = await self._intake.unconfirmed(timedelta(0), 1_000, None)
+        self._seen = next(row for row in rows if row.task_id == self._task_id)
 
     async def submit(self, *, same: bool) -> Answer:
         name = self._definition.name
@@ -125,16 +127,14 @@ class Reality:
         message = Submission(task_id=self._task_id, pipeline=name, record=record, submitter=SUBMITTER)
         return Answer(type(await self._desk.submit(message)).__name__)
 
-    async def withdraw(self, *, seen: int) -> Answer:
-        if not await self._bench.orders.abandon(self._task_id, self._definition.name, self._digest):
-            return Answer("kept")
-        return Answer("removed" if await self._intake.withdraw(self._seen[seen], "never came") else "kept")
+    async def write_record(self) -> Answer:
+        await self._bench.orders.create(self._task_id, self._definition.name, self._record, self._digest)
+        return Answer()
 
-    async def see(self) -> int:
-        """Read the task as a dispatcher does, to withdraw it later if nothing happens. The number of its last event."""
-        found = await self._bench.task(self._task_id)
-        self._seen[found.last_event] = found
-        return found.last_event
+    async def tidy(self) -> Answer:
+        assert self._seen
+        await Housekeeper(self._intake, self._bench.orders, timedelta(0)).finish(self._seen)
+        return Answer()
 
     async def claim(self) -> Answer:
         loaded = [(self._definition.name, self._definition.version)]
@@ -143,9 +143,11 @@ class Reality:
             return Answer(claim.locked_by)
         return Answer("nothing")
 
-    async def release_unstarted(self, hold: Hold, *, delay_s: float) -> Answer:
-        claim = self._claims[hold.locked_by]
-        return _told(await self._store.release_unstarted(claim, "no record", timedelta(seconds=delay_s)))
+    async def not_started(self, hold: Hold, *, delay_s: float, most: int | None) -> Answer:
+        claim, pause = self._claims[hold.locked_by], timedelta(seconds=delay_s)
+        fault = None if most is None else "start_refused"
+        await self._store.not_started(claim, "no answer", fault=fault, pause=pause, most=most)
+        return Answer()
 
     async def time_passes(self, *, steps: list[str]) -> Answer:
         for statement in TIME_PASSES:
@@ -242,9 +244,12 @@ class Reality:
         )
 
     @property
+    def _record(self) -> Json:
+        return self._definition.record.model_validate(RECORDS[self._definition.name]).model_dump(mode="json")
+
+    @property
     def _digest(self) -> str:
-        name = self._definition.name
-        return digest_of(name, self._definition.record.model_validate(RECORDS[name]).model_dump(mode="json"))
+        return digest_of(self._definition.name, self._record)
 
     def _terms(self, step: str) -> Begin:
         found = self._definition.step(step)

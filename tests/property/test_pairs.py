@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 from uuid import uuid4
@@ -92,7 +92,7 @@ class Scene:
         self.task = Task(f"t-{uuid4().hex[:12]}", definition)
         self.real = Reality(place.bench, self.task.task_id, definition)
         self.hold: Hold | None = None
-        self.seen = self.decision = None
+        self.decision = None
 
     async def play(self, script: str) -> Scene:
         """Do what the script says, word by word."""
@@ -103,7 +103,6 @@ class Scene:
             assert await self.real.do(write) == wanted
             if word == "claim":
                 self.hold = self.task.started
-        self.seen = await self.real.see()
         if self.task.late:
             self.decision = await self.real.decide(outage=False)
         return self
@@ -113,7 +112,7 @@ class Scene:
         found = {
             "claim": Write("claim", {}),
             "submit": Write("submit", {"same": True}),
-            "withdraw": Write("withdraw", {"seen": self.seen}),
+            "tidy": Write("tidy", {}),
             "request_undo": Write("request_undo", {"holder": None, "definition": None}),
             "resubmit": Write("resubmit", {}),
         }
@@ -136,7 +135,8 @@ class Scene:
             "fail": ("fail", {"hold": hold, "step": last, "unknown": False, "then": "undo"}),
             "give up": ("give_up", {"hold": hold, "step": step}),
             "release": ("release", {"hold": hold, "step": step, "sent": 0, "delay_s": 0.0}),
-            "release unstarted": ("release_unstarted", {"hold": replace(hold, run_id=""), "delay_s": 0.0}),
+            "not started": ("not_started", {"hold": hold, "delay_s": 0.0, "most": None}),
+            "refused for good": ("not_started", {"hold": hold, "delay_s": 0.0, "most": 1}),
             "begin undo": ("undo_advance", {"hold": hold, "begin": following}),
             "finish undo": ("undo_advance", {"hold": hold, "done": following, "calls": 1}),
             "undo fails": ("undo_fail", {"hold": hold, "step": following or step}),
@@ -160,6 +160,7 @@ def _by_hold(name: str, **terms: Any) -> Callable[[Scene], Write]:
 
 
 SCRIPT: dict[str, Callable[[Scene], Write]] = {
+    "record": lambda _: Write("write_record", {}),
     "submit": lambda _: Write("submit", {"same": True}),
     "claim": lambda _: Write("claim", {}),
     "on": _on,
@@ -186,8 +187,8 @@ class Start:
 
 
 STARTS = [
-    Start("half submitted", ""),
-    Start("half submitted, and put back", "claim wait"),
+    Start("not confirmed", ""),
+    Start("not confirmed, with its record", "record"),
     Start("Pending", "submit"),
     Start("Pending, not due", "submit claim wait"),
     Start("claimed", "submit claim"),

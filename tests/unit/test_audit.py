@@ -156,7 +156,7 @@ DAMAGE: list[tuple[str, Json, Callable[[Json], object]]] = [
     ("same_submission_gets_the_same_answer", pending(), lambda p: p["answers"].append(answer("conflict"))),
     ("same_submission_gets_the_same_answer", pending(), lambda p: p["answers"].append(answer(digest="other"))),
     ("same_submission_gets_the_same_answer", pending(), lambda p: p["answers"].append(answer(new=True))),
-    ("acknowledged_task_has_its_business_record", pending(), lambda p: p.update(digest=None)),
+    ("acknowledged_task_is_whole", pending(), lambda p: p.update(digest=None)),
     ("contradiction_is_kept_apart", pending(), lambda p: p["answers"].append(answer("conflict", "other"))),
 ]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Collection, Sequence
-from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -28,16 +27,15 @@ CLAIM = Claim(
         state=TaskState.PROCESSING,
         locked_by="order/t/1",
         run_id=None,
+        claim_nonce="nonce",
         epoch=1,
         submitter="test",
         record_digest="digest",
-        created_at=datetime.now(UTC),
-        last_event=2,
+        waiting=False,
         time_left_s=10.0,
         steps=[],
         undo_log=[],
     ),
-    age=timedelta(0),
 )
 
 
@@ -76,7 +74,7 @@ class Outage:
         self.began_at: list[float] = []
         self.draining = asyncio.Event()
         own: Any = self
-        terms: dict[str, Any] = {"worker": "worker", "slots": 1, "orphan_grace": timedelta(hours=1)}
+        terms: dict[str, Any] = {"worker": "worker", "slots": 1}
         self._dispatcher = Dispatcher(own, own, own, own, own, registry(), **terms, draining=self.draining)
 
     async def run(self) -> None:
@@ -91,18 +89,21 @@ class Outage:
             await asyncio.sleep(1)
 
     async def lease(self, _: Any) -> None:
+        """The round of undos finds nothing, and is not counted."""
+
+    async def load(self, ids: Sequence[str]) -> dict[str, Record]:
         """A round begins; with the last one the worker drains."""
         self.began_at.append(asyncio.get_running_loop().time())
         if len(self.began_at) == self._rounds:
             self.draining.set()
-
-    async def claim(self, *_: Any) -> list[Claim]:
-        """There is always one."""
-        return [CLAIM]
-
-    async def load(self, ids: Sequence[str]) -> dict[str, Record]:
-        """Its business record."""
         return {i: Record({}, "digest") for i in ids}
+
+    async def next_due(self, *_: Any) -> None:
+        """Nothing waits for its time."""
+
+    async def claim(self, *_: Any, states: Sequence[TaskState]) -> list[Claim]:
+        """There is always one that goes forward."""
+        return [CLAIM] if TaskState.PENDING in states else []
 
     async def start_workflow(self, *_: Any, **__: Any) -> Any:
         """Starts it, or does not answer."""
@@ -110,7 +111,7 @@ class Outage:
             raise RPCError("no answer", RPCStatusCode.UNAVAILABLE, b"")
         return SimpleNamespace(result_run_id="run")
 
-    async def release_unstarted(self, *_: Any, **__: Any) -> None:
+    async def not_started(self, *_: Any, **__: Any) -> None:
         """It may be claimed again."""
 
 

@@ -9,14 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tests.property.model.intake import breaker, claim, late_answer, release_unstarted, submit, time_passes, withdraw
+from tests.property.model.intake import (
+    breaker,
+    claim,
+    late_answer,
+    not_started,
+    submit,
+    tidy,
+    time_passes,
+    write_record,
+)
 from tests.property.model.people import repair_undo, request_undo, resubmit
 from tests.property.model.rows import Answer
 from tests.property.model.run import advance, fail, give_up, release, undo_advance, undo_fail
 from tests.property.model.supervisor import recover
 from tests.property.model.task import Task
 
-_INTAKE = (submit, withdraw, claim, release_unstarted, time_passes, breaker, late_answer)
+_INTAKE = (submit, write_record, tidy, claim, not_started, time_passes, breaker, late_answer)
 _RUN = (advance, undo_advance, fail, undo_fail, give_up, release)
 _OTHERS = (request_undo, resubmit, repair_undo, recover)
 WRITERS: dict[str, Callable[..., Answer]] = {w.__name__: w for w in (*_INTAKE, *_RUN, *_OTHERS)}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from domain.messages import End
 from domain.states import EventKind, StepState, TaskState
+from store.housekeeping import HOUSEKEEPER
 from store.state_store import Hold
+from store.submission import SUBMISSION
 from tests.property.model.rows import Answer
 from tests.property.model.task import Task
 
@@ -13,26 +14,35 @@ WORKER = "worker"
 
 
 def submit(task: Task, *, same: bool) -> Answer:
-    """A submission of the same id: the pair is completed, or what contradicts the record is put aside."""
+    """A submission of the same id: the pair is completed, or what contradicts the record is put aside, once."""
     if not same:
-        task.alerts.append("dead_letter")
+        task.alerts += ["dead_letter"] * ("dead_letter" not in task.alerts)
         return Answer("Conflict")
-    if task.epoch > 0 and task.state in (_T.PENDING, _T.PROCESSING) and not task.has_begun:
-        task.move(_K.NOTED, "submission")
-    task.recorded, task.abandoned = True, False
+    write_record(task)
+    _confirm(task, SUBMISSION)
     return Answer("Accepted")
 
 
-def withdraw(task: Task, *, seen: int) -> Answer:
-    """Remove a row whose business record never came, if event `seen` is still its last."""
+def write_record(task: Task) -> Answer:
+    """A submitter writes the business record, and dies."""
+    task.recorded, task.abandoned = True, False
+    return Answer()
+
+
+def tidy(task: Task) -> Answer:
+    """A housekeeper that saw the row unconfirmed, whenever that was, confirms it or removes it."""
     if task.recorded:
-        return Answer("kept")
-    task.abandoned = True
-    if len(task.events) != seen or task.state is not _T.PENDING or task.has_begun:
-        return Answer("kept")
-    task.alerts.append("submission_abandoned")
-    task.gone = True
-    return Answer("removed")
+        _confirm(task, HOUSEKEEPER)
+    else:
+        task.abandoned = task.gone = True
+        task.alerts.append("submission_abandoned")
+    return Answer()
+
+
+def _confirm(task: Task, actor: str) -> None:
+    if not task.confirmed:
+        task.confirmed = task.due = True
+        task.move(_K.CONFIRMED, actor)
 
 
 def claim(task: Task) -> Answer:
@@ -48,11 +58,21 @@ def claim(task: Task) -> Answer:
     return Answer(task.attempt)
 
 
-def release_unstarted(task: Task, hold: Hold, *, delay_s: float) -> Answer:
-    """The dispatcher gives a claim back whose run may not have started: only while no run is bound."""
-    if task.is_held_by(hold) and task.run_id is None:
+def not_started(task: Task, hold: Hold, *, delay_s: float, most: int | None) -> Answer:
+    """The dispatcher gives a claim back whose run did not start: only while no run is bound; the last refusal ends it.
+
+    `most`: refusals in a row; None: it was not refused.
+    """
+    if not (task.is_held_by(hold) and task.run_id is None):
+        return Answer()
+    task.refusals += most is not None
+    if most is None or task.refusals < most:
         task.give_back(hold, delay_s)
-    return task.unless_said(hold, _K.RELEASED, End.RELEASED)
+        return Answer()
+    forward = task.state is _T.PROCESSING
+    task.let_go(due=not delay_s)
+    task.move(_K.FAILED if forward else _K.UNDO_FAILED, hold.locked_by, _T.ERROR if forward else _T.COMPENSATION_FAILED)
+    return Answer()
 
 
 def time_passes(task: Task, *, steps: list[str]) -> Answer:

@@ -12,7 +12,7 @@ PERSON = "anna"
 
 def request_undo(task: Task, *, holder: str | None, definition: str | None) -> Answer:
     """Undo is asked for, whoever holds the task; or only while that attempt does."""
-    if definition not in (None, task.definition.name):
+    if not task.confirmed or definition not in (None, task.definition.name):
         return Answer("not_found")
     if task.state in (_T.COMPENSATING, _T.COMPENSATED):
         return Answer("already")

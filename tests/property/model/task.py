@@ -15,6 +15,13 @@ from tests.property.model.rows import Answer, Entry, Step
 _T, _S, _U = TaskState, StepState, UndoState
 AT_WORK = {_T.PROCESSING: _S.RUNNING, _T.COMPENSATING: _S.UNDOING}
 ALERTS = {_T.ERROR: "task_in_error", _T.COMPENSATION_FAILED: "compensation_failed"}
+NO_PROGRESS = (
+    EventKind.CLAIMED,
+    EventKind.RELEASED,
+    EventKind.EXPIRED,
+    EventKind.NOTED,
+    EventKind.LATE_ANSWER,
+)
 SUBMITTER = "cli"
 KNOWN = "the claim's own"
 """Stands for the nonce of a claim, which only the store makes."""
@@ -24,8 +31,9 @@ KNOWN = "the claim's own"
 class Task:
     """A task that was admitted.
 
-    `recorded`: its business record is there; `gone`: its row was removed; `broken`: services whose breaker is open;
-    `in_vain`: how often it has expired since it made progress, or a person asked something of it.
+    `recorded`: its business record is there; `refusals`: starts in a row that were refused; `gone`: its row was
+    removed; `broken`: services whose breaker is open; `in_vain`: how often it has expired since it made progress, or a
+    person asked something of it.
     """
 
     task_id: str
@@ -39,6 +47,8 @@ class Task:
     failures: int = 0
     in_vain: int = 0
     recorded: bool = False
+    confirmed: bool = False
+    refusals: int = 0
     abandoned: bool = False
     gone: bool = False
     steps: dict[str, Step] = field(default_factory=dict)
@@ -62,12 +72,7 @@ class Task:
     @property
     def is_claimable(self) -> bool:
         """Somebody may claim it once it is due."""
-        return not self.held and self.state in (_T.PENDING, _T.COMPENSATING)
-
-    @property
-    def has_begun(self) -> bool:
-        """Some step was ever begun."""
-        return any(s.state is not _S.NOT_STARTED for s in self.steps.values())
+        return self.confirmed and not self.held and self.state in (_T.PENDING, _T.COMPENSATING)
 
     @property
     def at_work(self) -> list[str]:
@@ -182,6 +187,8 @@ class Task:
         """A transition, with its one event; into a state that needs a person with an alert."""
         before, self.state = self.state, target or self.state
         self.events.append((kind, before, self.state, self.epoch, actor))
+        if kind not in NO_PROGRESS:
+            self.refusals = 0
         if target in ALERTS:
             self.alerts.append(ALERTS[target])
 

@@ -18,21 +18,23 @@ $$;
 CREATE FUNCTION guard_task() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public, pg_temp AS $$
 BEGIN
     IF TG_OP = 'INSERT' THEN
-        IF NEW.state <> 'Pending' OR NEW.epoch <> 0 OR NEW.failure_count <> 0 OR NEW.last_event <> 1 THEN
-            RAISE EXCEPTION 'task %: a new task is Pending, with epoch 0 and no failures', NEW.task_id
+        IF NEW.state <> 'Pending' OR NEW.confirmed OR NEW.epoch <> 0 OR NEW.failure_count <> 0 OR NEW.last_event <> 1
+        THEN
+            RAISE EXCEPTION 'task %: a new task is Pending, not confirmed, with epoch 0 and no failures', NEW.task_id
                 USING ERRCODE = 'check_violation', CONSTRAINT = 'task_starts_pending';
         END IF;
         RETURN NEW;
     END IF;
     IF TG_OP = 'DELETE' THEN
-        IF OLD.state <> 'Pending' THEN
-            RAISE EXCEPTION 'task %: a task that is % is not removed', OLD.task_id, OLD.state
-                USING ERRCODE = 'check_violation', CONSTRAINT = 'only_pending_is_removed';
+        IF OLD.confirmed THEN
+            RAISE EXCEPTION 'task %: its submission was finished: it is not removed', OLD.task_id
+                USING ERRCODE = 'check_violation', CONSTRAINT = 'only_unconfirmed_is_removed';
         END IF;
         RETURN OLD;
     END IF;
     IF NEW.task_id <> OLD.task_id OR NEW.definition <> OLD.definition OR NEW.version <> OLD.version
         OR NEW.record_digest <> OLD.record_digest OR NEW.created_at <> OLD.created_at
+        OR (OLD.confirmed AND NOT NEW.confirmed)
     THEN
         RAISE EXCEPTION 'task %: its identity does not change', OLD.task_id
             USING ERRCODE = 'check_violation', CONSTRAINT = 'task_identity_is_fixed';
@@ -64,6 +66,19 @@ END
 $$;
 
 CREATE TRIGGER guard_task BEFORE INSERT OR UPDATE OR DELETE ON task FOR EACH ROW EXECUTE FUNCTION guard_task();
+
+-- Dispatchers sleep until the next task is due: whoever leaves one that can be claimed, now or later, wakes them.
+CREATE FUNCTION wake_dispatchers() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, public, pg_temp AS $$
+BEGIN
+    PERFORM pg_notify('task_claimable', '');
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER wake_dispatchers AFTER UPDATE ON task FOR EACH ROW
+    WHEN (NEW.locked_by IS NULL AND NEW.confirmed AND NEW.state IN ('Pending', 'Compensating'))
+    EXECUTE FUNCTION wake_dispatchers();
 
 CREATE FUNCTION guard_step() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public, pg_temp AS $$
 BEGIN
@@ -209,6 +224,7 @@ BEGIN
     IF NOT (NEW.state_from IS NOT DISTINCT FROM NEW.state_to AND NEW.kind IN ('noted', 'late_answer'))
         AND (coalesce(NEW.state_from, ''), NEW.state_to, NEW.kind) NOT IN (
             ('', 'Pending', 'submitted'),
+            ('Pending', 'Pending', 'confirmed'),
             ('Pending', 'Processing', 'claimed'),
             ('Pending', 'Compensating', 'undo_requested'),
             ('Processing', 'Pending', 'released'),

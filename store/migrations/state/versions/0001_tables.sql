@@ -34,8 +34,10 @@ CREATE TABLE dead_letter (
     submitter TEXT NOT NULL,
     reason TEXT NOT NULL,
     message JSONB NOT NULL,
+    digest TEXT NOT NULL,
     received_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
-    PRIMARY KEY (id)
+    PRIMARY KEY (id),
+    CONSTRAINT conflict_is_kept_once UNIQUE (task_id, digest)
 );
 
 CREATE TABLE definition (
@@ -58,7 +60,7 @@ CREATE TABLE event (
     detail JSONB NOT NULL,
     at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
     PRIMARY KEY (task_id, number),
-    CONSTRAINT event_kind_is_known CHECK (kind IN ('submitted', 'claimed', 'advanced', 'processed', 'failed', 'gave_up', 'released', 'expired', 'undo_requested', 'undo_advanced', 'compensated', 'undo_failed', 'undo_repaired', 'resubmitted', 'late_answer', 'noted')),
+    CONSTRAINT event_kind_is_known CHECK (kind IN ('submitted', 'confirmed', 'claimed', 'advanced', 'processed', 'failed', 'gave_up', 'released', 'expired', 'undo_requested', 'undo_advanced', 'compensated', 'undo_failed', 'undo_repaired', 'resubmitted', 'late_answer', 'noted')),
     CONSTRAINT events_are_numbered_from_one CHECK (number > 0)
 );
 
@@ -121,6 +123,7 @@ CREATE TABLE step (
     failure_count INTEGER DEFAULT '0' NOT NULL,
     pivot BOOLEAN DEFAULT false NOT NULL,
     service TEXT NOT NULL,
+    answers_later BOOLEAN DEFAULT false NOT NULL,
     quarantine_s FLOAT,
     budget INTEGER NOT NULL,
     budget_left INTEGER NOT NULL,
@@ -174,10 +177,12 @@ CREATE TABLE task (
     definition TEXT NOT NULL,
     version INTEGER NOT NULL,
     state VARCHAR(32) NOT NULL,
+    confirmed BOOLEAN DEFAULT false NOT NULL,
     locked_by TEXT,
     run_id TEXT,
     claim_nonce TEXT,
     worker TEXT,
+    waiting BOOLEAN DEFAULT false NOT NULL,
     epoch INTEGER DEFAULT '0' NOT NULL,
     complete_by TIMESTAMP WITH TIME ZONE,
     not_before TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
@@ -200,24 +205,27 @@ CREATE TABLE task (
     CONSTRAINT held_exactly_while_it_has_a_deadline CHECK ((locked_by IS NULL) = (complete_by IS NULL)),
     CONSTRAINT run_only_while_held CHECK (run_id IS NULL OR locked_by IS NOT NULL),
     CONSTRAINT held_only_while_at_work CHECK (CASE state WHEN 'Processing' THEN locked_by IS NOT NULL WHEN 'Compensating' THEN true ELSE locked_by IS NULL END),
+    CONSTRAINT unconfirmed_until_anything_happens CHECK (confirmed OR (state = 'Pending' AND epoch = 0 AND last_event = 1)),
     CONSTRAINT counts_are_not_negative CHECK (epoch >= 0 AND failure_count >= 0 AND last_event >= 0)
 );
 
 CREATE INDEX task_being_undone ON task (state_since, task_id) WHERE state = 'Compensating';
 
-CREATE INDEX task_claimable ON task (definition, version, not_before, task_id) WHERE locked_by IS NULL AND state IN ('Pending', 'Compensating');
+CREATE INDEX task_claimable ON task (definition, version, state, not_before, task_id) WHERE locked_by IS NULL AND confirmed AND state IN ('Pending', 'Compensating');
 
 CREATE INDEX task_created ON task (created_at, task_id);
 
 CREATE INDEX task_held ON task (complete_by, task_id) WHERE locked_by IS NOT NULL;
 
-CREATE INDEX task_held_by_worker ON task (worker) WHERE locked_by IS NOT NULL;
+CREATE INDEX task_held_by_worker ON task (worker) WHERE locked_by IS NOT NULL AND NOT waiting;
 
 CREATE INDEX task_needs_a_person ON task (state, state_since) WHERE state IN ('Error', 'CompensationFailed');
 
 CREATE INDEX task_in_vain ON task (progress_at, task_id) WHERE state IN ('Pending', 'Processing', 'Compensating');
 
 CREATE INDEX task_open ON task (definition, state, not_before) WHERE state IN ('Pending', 'Processing');
+
+CREATE INDEX task_unconfirmed ON task (created_at, task_id) WHERE NOT confirmed;
 
 -- Hot tables: vacuumed early and often, with room on each page for updates in place.
 ALTER TABLE task SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0);
