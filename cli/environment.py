@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
+import pwd
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from cli.output import say
 from domain.faults import UsageError
+from domain.ids import actor
 from domain.text import clean
 from runtime.embedded.shell import leave_shell_behind
 from runtime.settings import Settings, address, read_settings, unknown_settings
@@ -63,16 +64,16 @@ def _leading_away(recorded: Mapping[str, str]) -> list[str]:
 
 
 def user() -> str:
-    """Who runs this command, as far as the system knows."""
+    """Who runs this command: the system's word, not the environment's."""
     try:
-        return clean(getpass.getuser())[:100] or "unknown"
-    except (KeyError, OSError):
-        return "unknown"
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid-{os.getuid()}"
 
 
 def requester(by: str = "") -> str:
     """Who asks, as the audit trail holds it: the person named by `--by`, or the user of this process."""
-    return f"cli:{clean(by).strip()[:100] or user()}"
+    return actor("cli", clean(by).strip()[:100] or user())
 
 
 @asynccontextmanager

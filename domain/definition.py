@@ -8,6 +8,7 @@ no code of a pipeline.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -229,6 +230,8 @@ def _problems(definition: Definition) -> list[str]:
     found += [f"step name {n!r} must match {NAME.pattern}" for n in names if not NAME.fullmatch(n)]
     if found:
         return found
+    if not 1 <= definition.backoff.factor < math.inf:
+        found.append(f"the factor of its back-off must be a number from 1 on, not {definition.backoff.factor}")
     found += [f"step {s.name}: {p}" for s in definition.steps for p in _step_problems(definition, s)]
     return found or _graph_problems(definition)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, FiniteFloat
 
 from domain.states import StepState, TaskState
 from domain.text import clean
@@ -66,7 +66,7 @@ class Recovery(BaseModel):
     complete_by: datetime
     last_event: int
     target: TaskState
-    delay_s: float
+    delay_s: FiniteFloat
     failed_steps: list[str]
     outage: bool
     cause: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pwd
 import sys
 from dataclasses import dataclass
 from datetime import timedelta
@@ -347,7 +348,8 @@ async def test_compensate_undoes_once_and_show_says_what_was_undone(
     async with bench.worker():
         await bench.submit(order, task_id)
         assert await bench.settled(task_id) is TaskState.PROCESSED
-        asked = await starter(settings, "compensate", task_id, "--reason", "the customer called", "--wait")
+        words = ("compensate", task_id, "--reason", "the customer called", "--wait")
+        asked = await starter(settings, *words, USER="supervisor", LOGNAME="supervisor")
     assert asked.code == 0, asked.err
     assert "accepted" in asked.out
     assert "Compensated" in asked.out
@@ -361,7 +363,7 @@ async def test_compensate_undoes_once_and_show_says_what_was_undone(
     assert (again.code, again.data["verdict"]) == (0, "already")
     request = next(line for line in shown.out.splitlines() if "undo_requested" in line)
     assert "the customer called" in request
-    assert "cli:" in request
+    assert f"cli:{pwd.getpwuid(os.getuid()).pw_name}" in request, "who runs it, whatever the shell says"
     assert "next: nothing: it is undone" in shown.out
     page = as_json.data
     assert [(e["step"], e["outcome"]) for e in page["undo_log"]] == [

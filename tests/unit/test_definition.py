@@ -53,6 +53,11 @@ def refused(*steps: Step, **more: Any) -> str:
     return str(error.value)
 
 
+@pytest.mark.parametrize("factor", [float("nan"), float("inf"), 0.5, -1.0])
+def test_back_off_grows_by_a_finite_factor(factor: float) -> None:
+    assert "the factor of its back-off must be a number from 1 on" in refused(step("a"), backoff=Backoff(factor=factor))
+
+
 # --- what is refused ------------------------------------------------------------------------------------------
 
 
