@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -35,7 +34,7 @@ from domain.faults import (
     UnknownOutcome,
 )
 from domain.ids import undo_key
-from domain.json_text import read_json
+from domain.json_text import BadJson, dumped
 from domain.messages import (
     AgentRequest,
     Completed,
@@ -47,7 +46,7 @@ from domain.messages import (
     StoodDown,
     TimedOut,
 )
-from domain.text import clean, clean_json
+from domain.text import clean
 
 MARGIN_S = 0.05
 """Kept back from the time left, for the answer to be recorded (C4)."""
@@ -430,11 +429,9 @@ def _answer_of(found: Found, spec: Action) -> Json:
 def _kept(result: BaseModel) -> Json:
     """A result as it is kept; what JSON or PostgreSQL can't say is no result."""
     try:
-        read_json(json.dumps(result.model_dump(), default=str, skipkeys=True), cleans=True)
-    except ValueError as error:
+        return dumped(result)
+    except BadJson as error:
         raise UnknownOutcome(f"a success with a result that can't be kept: {error}") from error
-    kept: Json = clean_json(result.model_dump(mode="json"))
-    return kept
 
 
 def _too_old(agent: Agent, request: AgentRequest) -> str:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import BaseModel
+
 from domain.text import clean_json
 
 MOST_DEPTH = 64
@@ -46,6 +48,17 @@ def read_json(text: str | bytes, *, cleans: bool = False) -> Any:
     if problems := [f"{where}: {what}" if where else what for where, what in _problems(value, "", 0)]:
         raise BadJson(problems)
     return value
+
+
+def dumped(model: BaseModel) -> dict[str, Any]:
+    """A model as a JSON object that can be kept, its texts cleaned.
+
+    Raises:
+        BadJson: A number in it is none, or has no bound; naming the field.
+    """
+    read_json(json.dumps(model.model_dump(), default=str, skipkeys=True), cleans=True)
+    found: dict[str, Any] = clean_json(model.model_dump(mode="json"))
+    return found
 
 
 def is_json(text: str | bytes) -> bool:

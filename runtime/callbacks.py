@@ -26,7 +26,7 @@ from activities.agent import Action
 from domain.definition import Registry
 from domain.faults import Unreachable
 from domain.ids import TASK_ID, idempotency_key
-from domain.json_text import BadJson, is_json, read_json
+from domain.json_text import BadJson, dumped, is_json, read_json
 from domain.messages import Completed, GaveUp, Json, Outcome, OutcomeBox, Refused
 from domain.states import StepState, TaskState
 from store.inbox import InboxStore
@@ -162,7 +162,9 @@ class Callbacks:
             return Refused(code=answer.code, message=answer.message, unknown_before=False)
         model = self._actions[action].result
         try:
-            result = model.model_validate(answer.result).model_dump(mode="json") if model else {}
+            result = dumped(model.model_validate(answer.result)) if model else {}
+        except BadJson as error:
+            raise HTTPException(422, f"the result can't be kept: {error}") from error
         except ValidationError as error:
             name = model.__name__ if model else ""
             raise HTTPException(422, f"the result is not a {name}: {_problems(error)}") from error

@@ -66,6 +66,24 @@ async def test_callback_for_which_nobody_waits_any_more_is_counted_once(
     assert after.task.state is TaskState.PROCESSED
 
 
+@pytest.mark.demand("C11")
+async def test_waiting_attempt_takes_an_answer_of_which_temporal_has_not_heard(
+    bench: Bench, machine: dict[str, Any], simulators: Simulators, task_id: str
+) -> None:
+    """Nobody serves the callbacks: the answer comes into the inbox, and no activity is completed."""
+    key = idempotency_key(task_id, "machine", 0)
+    async with bench.worker(Role.SCHEDULER, Role.AGENTS):
+        await bench.submit(machine, task_id, "provisioning")
+        await bench.called(simulators, "cloud", task_id)
+        await bench.sent(simulators, "cloud", key)
+        answer = Completed(result={"machine_id": "m-1", "ip": "10.0.0.1"}, calls=None)
+        await InboxStore(bench.stores.store.database).put("by-itself", key, answer)
+        assert await bench.settled(task_id) is TaskState.PROCESSED
+    page = await bench.page(task_id)
+    assert (page.task.epoch, [s.failure_count for s in page.steps]) == (1, [0, 0, 0, 0])
+    assert next(s.result for s in page.steps if s.name == "machine") == answer.result
+
+
 @pytest.mark.demand("C10", "C11")
 async def test_answer_that_contradicts_the_first_is_kept_and_decides_nothing(
     bench: Bench, machine: dict[str, Any], simulators: Simulators, task_id: str
