@@ -25,6 +25,7 @@ from domain.states import TaskState
 from domain.text import clean
 from runtime.parts import Stores, open_stores
 from runtime.settings import Settings, address
+from runtime.temporal import connection
 from store.intake import ALIVE
 from store.reads import Reads, open_reads
 from store.rows import Task
@@ -97,6 +98,7 @@ def submit(
 
 async def _start(messages: list[Message], submitter: str, timeout: float | None, output: Format) -> Code:
     found = settings()
+    connection()  # what can't be read is refused before anything is recorded
     async with open_stores(found) as stores, open_reads(address(found, "database_url")) as reads:
         batch = Batch(found, reads, await _take_in(stores, messages, submitter), output)
         with batch.answered():

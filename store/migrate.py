@@ -56,6 +56,7 @@ def run_script(connection: Connection, script: Path) -> None:
 
 def _config(dsn: str, database: Database) -> Config:
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations" / database))
+    scripts = str(Path(__file__).parent / "migrations" / database)
+    config.set_main_option("script_location", scripts.replace("%", "%%"))  # it would be a placeholder
     config.attributes["dsn"] = dsn
     return config

@@ -23,6 +23,7 @@ from runtime.embedded.processes import ManagedProcess
 from runtime.embedded.records import EmbeddedServerError, ProcessRecord, load_running, wait_until_gone
 from runtime.embedded.temporal import EmbeddedTemporal
 from runtime.embedded.temporal_health import missing_search_attributes
+from store import migrate
 from tests.embedded_fixtures import listening
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -207,6 +208,13 @@ def test_folder_of_any_name_holds_all_that_the_servers_keep(folder: str, tmp_pat
     finally:
         temporal.delete_data()
         postgres.delete_data()
+
+
+def test_migrations_are_found_in_a_clone_of_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clone = tmp_path / "50%20 #1"
+    monkeypatch.setattr(migrate, "__file__", str(clone / "store" / "migrate.py"))
+    found = migrate._config("postgresql://", "state").get_main_option("script_location")
+    assert found == str(clone / "store" / "migrations" / "state")
 
 
 async def test_server_whose_port_another_stacks_server_took_meanwhile_takes_another(
