@@ -124,7 +124,7 @@ class Definition:
         threshold: Failures of a step in a row that the Supervisor answers with a retry.
         on_refused: What follows a permanent fault, where the step says nothing else.
         on_spent: What follows a spent threshold or budget, after the extended waits, if any.
-        most_attempts: Bound on attempts that expire: a task that kills its workers ends in Error.
+        most_attempts: Bound on attempts in a row that expire without progress, for a task that kills its workers.
     """
 
     name: str
@@ -136,7 +136,7 @@ class Definition:
     extended_wait: ExtendedWait | None = None
     on_refused: FollowUp = "error"
     on_spent: FollowUp = "undo"
-    most_attempts: int = 20
+    most_attempts: int = 1_000
     data_class: str = "internal"
 
     def __post_init__(self) -> None:
@@ -194,6 +194,20 @@ class Definition:
             "most_attempts": self.most_attempts,
             "steps": {s.name: _step_policies(self, s, n) for n, s in enumerate(self.steps)},
         }
+
+    def agrees_with(self, released: Json) -> bool:
+        """Whether policies on record, perhaps of another release of this software, are this definition's.
+
+        A word that only one of the two releases knows says nothing: the definition can't but leave it at its default.
+        """
+        own = self.policies()
+        return own["steps"].keys() == released["steps"].keys() and _agree(own, released)
+
+
+def _agree(one: Any, other: Any) -> bool:
+    if isinstance(one, dict) and isinstance(other, dict):
+        return all(_agree(one[key], other[key]) for key in one.keys() & other.keys())
+    return bool(one == other)
 
 
 def _step_policies(definition: Definition, step: Step, position: int) -> Json:

@@ -153,7 +153,7 @@ class Intake:
                 "policies": json.dumps(definition.policies()),
             },
         )
-        return bool(rows[0]["same"])
+        return definition.agrees_with(rows[0]["policies"])
 
     async def live_worker_for(self, definition: str, within: timedelta) -> bool:
         """Whether a worker that has this definition has shown itself within that time."""

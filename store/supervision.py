@@ -185,7 +185,7 @@ class Supervision:
         )
 
     async def watch(self, *, stuck_after: timedelta, undo_stalled_after: timedelta, worker_gone: timedelta) -> None:
-        """Alert on tasks that nobody claims and on undos that don't finish, each once (D11).
+        """Alert on tasks that nobody claims, undos that don't finish, and what makes no progress, once each (D11).
 
         A submission that is half written is found by its claim; where nobody claims its definition, by this.
 
@@ -200,7 +200,9 @@ class Supervision:
             "most": _MOST_WATCHED,
         }
         one_at_a_time = "SELECT pg_advisory_xact_lock(hashtext('watch_stuck'))"
-        await self._database.transaction((one_at_a_time, {}), (query("watch_stuck"), params))
+        await self._database.transaction(
+            (one_at_a_time, {}), (query("watch_stuck"), params), (query("watch_progress"), params)
+        )
 
     async def last_sweep_age(self) -> timedelta | None:
         """How long ago a sweep last finished; None if none ever did."""

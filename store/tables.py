@@ -138,12 +138,14 @@ class Task(StateTable, table=True):
         ),
         # watch_stuck.sql: undos, the longest first
         Index("task_being_undone", "state_since", "task_id", postgresql_where=text("state = 'Compensating'")),
-        # watch_stuck.sql: open tasks without progress, the longest first
+        # watch_progress.sql: open tasks without progress, the longest first
         Index(
             "task_in_vain",
+            "definition",
+            "version",
             "progress_at",
             "task_id",
-            postgresql_where=text("state IN ('Pending', 'Processing', 'Compensating')"),
+            postgresql_where=text("epoch > 0 AND state IN ('Pending', 'Processing', 'Compensating')"),
         ),
         # list: newest first
         Index("task_created", "created_at", "task_id"),
@@ -266,7 +268,6 @@ class DefinitionRow(StateTable, table=True):
     """Policies of a released definition: what the Supervisor decides by, without any pipeline's code."""
 
     __tablename__ = "definition"
-
     name: str = Field(sa_column=Column(String, primary_key=True))
     version: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))
     policies: dict[str, Any] = Field(sa_column=_json(nullable=False))

@@ -87,8 +87,9 @@ class _Case:
         at_work = StepState.UNDOING if self.undo else StepState.RUNNING
         return step.state is at_work and (step.current or not self.calls_left(step))
 
-    def backoff_s(self, failures: int) -> float:
+    def backoff_s(self, failures: int, *, most_at_least_s: float = 0.0) -> float:
         first, factor, most = self.policies["backoff_s"]
+        most = max(most, most_at_least_s)
         try:
             return float(min(most, first * factor ** max(0, min(failures, 64) - 1)))
         except OverflowError:
@@ -133,8 +134,11 @@ _TABLE: tuple[tuple[Callable[[_Case], bool], Callable[[_Case], Recovery]], ...] 
         lambda c: not c.task.outage and c.task.expiries + 1 >= c.policies["most_attempts"],
         lambda c: c.stop(f"{c.task.expiries + 1} attempts in a row have expired without progress, which is the bound"),
     ),
-    # again and again: perhaps all is overloaded
-    (lambda c: not c.failed, lambda c: c.back(c.backoff_s(c.task.expiries) if c.task.expiries else 0.0)),
+    # again and again: perhaps all is overloaded, or a release is bad, and a person has to come
+    (
+        lambda c: not c.failed,
+        lambda c: c.back(c.backoff_s(c.task.expiries, most_at_least_s=300.0) if c.task.expiries else 0.0),
+    ),
     (
         lambda c: min(map(c.calls_left, c.failed)) < 1,
         lambda c: c.spent("its budget of calls is spent"),

@@ -2,4 +2,4 @@
 INSERT INTO definition AS d (name, version, policies)
 VALUES (%(name)s, %(version)s, %(policies)s::jsonb)
 ON CONFLICT (name, version) DO UPDATE SET seen_at = clock_timestamp()
-RETURNING d.policies = %(policies)s::jsonb AS same
+RETURNING d.policies

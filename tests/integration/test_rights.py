@@ -271,10 +271,10 @@ def test_supervisor_undoes_nothing_past_its_pivot(opened: StoreBench) -> None:
         ("failure_count = failure_count + 1", True),
         ("failure_count = failure_count + 2", False),
         ("failure_count = failure_count - 1", False),
-        ("budget_left = budget_left + reserved, reserved = 0, reservation = NULL", True),
+        ("budget_left = budget_left + reserved, reserved = 0, reservation = NULL", False),
         ("budget_left = budget_left + reserved, budget = budget + reserved", True),
-        ("undo_budget_left = undo_budget_left + 1, undo_budget = undo_budget + 1", True),
-        ("budget_left = budget_left + reserved + 1", False),
+        ("undo_budget_left = undo_budget_left + reserved, undo_budget = undo_budget + reserved", True),
+        ("budget_left = budget_left + reserved + 1, budget = budget + reserved + 1", False),
         ("budget_left = budget_left - 1", False),
         ("budget = budget + 1", False),
         ("undo_budget_left = undo_budget_left + 3", False),
@@ -288,7 +288,7 @@ def test_supervisor_undoes_nothing_past_its_pivot(opened: StoreBench) -> None:
         ("gave_up = true", False),
     ],
 )
-def test_supervisor_counts_and_gives_back_on_steps_at_work_only(
+def test_supervisor_counts_and_grants_on_steps_at_work_only(
     tasks: Databases, step: StepState, columns: str, allowed: bool
 ) -> None:
     held = name(TaskState.PROCESSING, True)
@@ -304,7 +304,9 @@ def test_supervisor_counts_and_gives_back_on_steps_at_work_only(
 
 
 @pytest.mark.demand("D3", "E1")
-@pytest.mark.parametrize("columns", ["failure_count = 1", "budget_left = budget_left + 1", "reservation = NULL"])
+@pytest.mark.parametrize(
+    "columns", ["failure_count = 1", "budget_left = budget_left + reserved, budget = budget + reserved"]
+)
 def test_supervisor_changes_no_step_of_a_task_that_does_not_expire_with_it(tasks: Databases, columns: str) -> None:
     other, held = name(TaskState.COMPENSATING, True), name(TaskState.PROCESSING, True)
     with role(tasks, SUPERVISOR) as connection:

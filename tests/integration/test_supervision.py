@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -26,6 +26,7 @@ from tests.integration.store_bench import (
     LOADED,
     StoreBench,
     begin,
+    definition,
     undo,
 )
 from tests.integration.test_plans import CLOSED, STEPS, Planner, put
@@ -158,6 +159,232 @@ async def test_undo_that_a_policy_began_has_attempts_of_its_own(store: StoreBenc
     store.expire(task_id)
     (undoing,) = await store.supervision.expired(window=WINDOW, page=10, after=(None, ""))
     assert (forward.expiries, undoing.expiries) == (0, 0)
+
+
+# --- what was out while a task was held -----------------------------------------------------------------------
+
+
+def supervised(store: StoreBench, *ago_s: float) -> None:
+    """Let sweeps have finished so many seconds ago, and the server have been there all the time."""
+    store.owner("DELETE FROM sweep")
+    for s in ago_s:
+        store.owner(
+            "INSERT INTO sweep (started_at, finished_at, timeline)"
+            " SELECT at, at, ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int"
+            " FROM (SELECT clock_timestamp() - make_interval(secs => %(s)s) AS at) AS ago",
+            s=s,
+        )
+
+
+def claimed_ago(store: StoreBench, task_id: str, seconds: float) -> None:
+    """Let a task have been claimed so long ago."""
+    store.owner(
+        "UPDATE event SET at = clock_timestamp() - make_interval(secs => %(s)s)"
+        " WHERE kind = 'claimed' AND task_id = %(id)s",
+        s=seconds,
+        id=task_id,
+    )
+
+
+@pytest.mark.demand("D1", "D5")
+async def test_every_expiry_that_spans_an_outage_counts_nothing_however_many_sweeps_later_it_is_found(
+    store: StoreBench,
+) -> None:
+    """One page a sweep, of two rows: what was held meanwhile is found over three sweeps."""
+    supervised(store, 100)
+    before, after = [f"before-{n}" for n in range(5)], ["after"]
+    for task_id in before:
+        await store.begun(task_id)
+        claimed_ago(store, task_id, 90)
+        store.expire(task_id)
+    assert (await sweep(store, page=2, pages=1)).changed == 2
+    for task_id in after:  # claimed when supervision was back
+        await store.begun(task_id)
+        store.expire(task_id)
+    for _ in range(3):
+        await sweep(store, page=2, pages=1)
+    failures = {i: (store.row(i)["failure_count"], store.step(i, "stock")["failure_count"]) for i in before + after}
+    assert failures == dict.fromkeys(before, (0, 0)) | {"after": (1, 1)}
+
+
+@pytest.mark.demand("D1", "D5")
+@pytest.mark.parametrize(
+    ("finished_ago", "held_for", "counts"),
+    [
+        ((0,), 90, True),
+        ((35,), 90, False),
+        ((35,), 1, False),
+        ((), 1, True),
+        ((), 35, False),
+    ],
+    ids=[
+        "the last sweep was in time",
+        "none for three intervals",
+        "claimed in the last second of the outage",
+        "the first sweep of all, soon enough",
+        "the first sweep of all, which came late",
+    ],
+)
+async def test_outage_is_known_by_the_time_for_which_a_task_was_held(
+    store: StoreBench, task_id: str, finished_ago: tuple[float, ...], held_for: float, counts: bool
+) -> None:
+    supervised(store, *finished_ago)
+    await store.begun(task_id)
+    claimed_ago(store, task_id, held_for)
+    store.expire(task_id)
+    await sweep(store)
+    assert store.row(task_id)["failure_count"] == counts
+
+
+@pytest.mark.demand("D1", "D9")
+async def test_sweep_that_was_begun_and_never_finished_ends_no_outage(store: StoreBench, task_id: str) -> None:
+    supervised(store, 60)
+    await store.begun(task_id)
+    store.expire(task_id)
+    await store.supervision.begin_sweep(TERMS.outage)
+    await store.supervision.begin_sweep(TERMS.outage)
+    await sweep(store)
+    assert store.row(task_id)["failure_count"] == 0
+
+
+@pytest.mark.demand("D5", "H12")
+async def test_task_that_was_held_while_another_server_took_over_counts_no_failure(
+    store: StoreBench, task_id: str
+) -> None:
+    supervised(store, 5)
+    store.owner("UPDATE sweep SET timeline = timeline - 1")
+    await store.begun(task_id)
+    store.expire(task_id)
+    await sweep(store)
+    assert store.row(task_id)["failure_count"] == 0
+
+
+@pytest.mark.demand("C15", "D5", "E1")
+async def test_expiry_that_is_not_counted_costs_no_calls_and_leaves_their_outcome_unknown(
+    store: StoreBench, task_id: str
+) -> None:
+    """However often; the budget tells what was granted in all, so no call is ever made that was not."""
+    hold = await store.begun(task_id)
+    for n in range(1, 6):
+        supervised(store, 60)
+        store.expire(task_id)
+        await sweep(store)
+        step = store.step(task_id, "stock")
+        assert (step["budget"], step["budget_left"]) == (9 + 3 * n, 9)
+        hold = await store.claim(task_id, f"run-{n}")
+        grant = (await store.store.advance(hold, begin=begin("stock"))).grant
+        assert grant is not None
+        assert (grant.calls, grant.unknown) == (3, True)
+    (event,) = store.owner("SELECT detail FROM event WHERE kind = 'expired' ORDER BY number LIMIT 1")
+    assert (event["detail"]["outage"], event["detail"]["granted"]) == (True, {"stock": 3})
+    store.is_consistent(task_id)
+
+
+@pytest.mark.demand("D5", "E1", "F12")
+async def test_failures_of_one_branch_cost_its_sibling_no_calls_and_count_none_for_it(
+    store: StoreBench, task_id: str
+) -> None:
+    supervised(store, 5)
+    await store.submitted(task_id, "provisioning")
+    for n in range(2):
+        hold = await store.claim(task_id, f"run-{n}")
+        for step in ("address", "disk"):
+            assert (await store.store.advance(hold, begin=begin(step, "provisioning"))).grant is not None
+        store.owner("UPDATE task SET complete_by = clock_timestamp()")
+        store.owner("UPDATE step SET complete_by = clock_timestamp() WHERE name = 'address'")
+        assert (await sweep(store)).changed == 1
+    address, disk = store.step(task_id, "address"), store.step(task_id, "disk")
+    assert (address["failure_count"], address["budget_left"]) == (2, 3)
+    assert (disk["failure_count"], disk["budget_left"], disk["budget"]) == (0, 6 + 3, 9 + 2 * 3)
+
+
+@pytest.mark.demand("D5", "E1")
+async def test_release_of_one_branch_costs_its_sibling_no_calls(store: StoreBench, task_id: str) -> None:
+    hold = await store.begun(task_id, "provisioning", "address")
+    assert (await store.store.advance(hold, begin=begin("disk", "provisioning"))).grant is not None
+    await store.store.release(hold, "draining", step="address", sent=1, delay=timedelta(0))
+    address, disk = store.step(task_id, "address"), store.step(task_id, "disk")
+    assert (address["budget_left"], address["budget"]) == (8, 9)
+    assert (disk["budget_left"], disk["budget"]) == (9, 12)
+
+
+# --- rows that can't be recovered, and bounds -------------------------------------------------------------------
+
+
+@pytest.mark.demand("D4", "D9")
+@pytest.mark.parametrize("bad", ["its next event is there", "its policies say nothing", "somebody has locked its step"])
+async def test_row_that_can_not_be_recovered_is_left_out_with_an_alert_and_the_others_go_on(
+    store: StoreBench, bad: str
+) -> None:
+    supervised(store, 5)
+    await store.begun("good-1")
+    await store.begun("bad", "provisioning", "address")
+    await store.begun("good-2")
+    for task_id in ("good-1", "bad", "good-2"):
+        store.expire(task_id)
+    with ExitStack() as stack:
+        if bad == "its next event is there":
+            store.owner(
+                "INSERT INTO event (task_id, number, kind, state_to, epoch, actor, detail)"
+                " SELECT 'bad', last_event + 1, 'noted', state, epoch, 'x', '{}' FROM task WHERE task_id = 'bad'"
+            )
+        elif bad == "its policies say nothing":
+            (was,) = store.owner("SELECT policies::text FROM definition WHERE name = 'provisioning'")
+            put = "UPDATE definition SET policies = %(policies)s::jsonb WHERE name = 'provisioning'"
+            stack.callback(store.owner, put, policies=was["policies"])
+            store.owner(put, policies='{"backoff_s": "soon"}')
+        else:
+            psql = stack.enter_context(psycopg.connect(store.databases.owner))
+            psql.execute("SELECT 1 FROM step WHERE task_id = 'bad' FOR UPDATE")
+        for _ in range(2):
+            report = await sweep(store)
+        assert (report.found, report.changed) == (1, 0)
+    states = {i: store.row(i)["state"] for i in ("good-1", "bad", "good-2")}
+    assert states == {"good-1": "Pending", "bad": "Processing", "good-2": "Pending"}
+    found = store.owner("SELECT task_id, message FROM alert WHERE kind = 'not_recovered'")
+    assert [a["task_id"] for a in found] == ["bad"]
+    assert re.match("it has expired, and is not recovered: .+", found[0]["message"])
+    assert store.owner("SELECT count(*) AS n FROM sweep WHERE finished_at IS NULL") == [{"n": 0}]
+
+
+@pytest.mark.demand("D4", "D11")
+async def test_sweep_whose_time_is_up_begins_no_other_page_and_finishes(store: StoreBench, task_id: str) -> None:
+    supervised(store, 5)
+    await not_begun(store, task_id, 10)
+    report = await sweep(store, page=2, interval_s=0.0)
+    assert (report.pages, report.changed) == (1, 0)
+    assert store.owner("SELECT count(*) AS n FROM sweep WHERE finished_at IS NULL") == [{"n": 0}]
+
+
+@pytest.mark.demand("B3", "D7")
+async def test_attempts_that_begin_nothing_use_up_no_bound_for_days(store: StoreBench, task_id: str) -> None:
+    supervised(store, 5)
+    await store.claimed(task_id)
+    for n in range(30):
+        store.expire(task_id)
+        await sweep(store)
+        assert store.row(task_id)["state"] == "Pending"
+        await store.claim(task_id, f"run-{n}")
+    store.expire(task_id)
+    (found,) = await store.supervision.expired(window=WINDOW, page=10, after=(None, ""))
+    assert (found.expiries, decide(found).delay_s) == (30, 300.0)
+
+
+@pytest.mark.demand("D7")
+async def test_attempts_in_vain_are_counted_from_zero_again_with_each_step_that_is_done(
+    store: StoreBench, task_id: str
+) -> None:
+    supervised(store, 5)
+    hold = await store.begun(task_id)
+    counts = []
+    for step in ("stock", "charge"):
+        store.expire(task_id)
+        (found,) = await store.supervision.expired(window=WINDOW, page=10, after=(None, ""))
+        counts.append(found.expiries)
+        await sweep(store)
+        hold = await store.claim(task_id, f"again-{step}")
+        await store.forward(hold, step="charge")
+    assert counts == [0, 0]
 
 
 # --- the pace ---------------------------------------------------------------------------------------------------
@@ -313,6 +540,37 @@ def since(store: StoreBench, task_id: str, minutes: int) -> None:
     """Let a task be in its state for so long."""
     ago = "UPDATE task SET state_since = clock_timestamp() - make_interval(mins => %(m)s) WHERE task_id = %(id)s"
     store.owner(ago, id=task_id, m=minutes)
+
+
+@pytest.mark.demand("D11", "G7")
+async def test_open_tasks_without_progress_are_one_alert_a_definition_and_hour_whatever_goes_round(
+    store: StoreBench,
+) -> None:
+    within_s = max(p["within_s"] for p in definition("order").policies()["steps"].values())
+    for name, ago_s in (("slow", within_s + 290), ("stuck", within_s + 310), ("worse", within_s + 400)):
+        hold = await store.claimed(name)
+        for n in range(3):
+            await store.store.release(hold, "no worker has the queue", sent=0, delay=timedelta(0))
+            hold = await store.claim(name, f"run-{n}")
+        store.owner(
+            "UPDATE task SET progress_at = clock_timestamp() - make_interval(secs => %(s)s) WHERE task_id = %(id)s",
+            s=ago_s,
+            id=name,
+        )
+    for _ in range(2):
+        await sweep(store)
+    (message,) = alerts(store, "no_progress")
+    assert re.fullmatch(
+        r"order v1: 2 tasks are open without progress, the longest, worse, for \d+ s;"
+        r" last said: no worker has the queue of 2",
+        message,
+    )
+    store.owner("DELETE FROM alert")
+    assert (await store.store.advance(hold, begin=begin("stock"))).grant is not None
+    await store.store.advance(hold, done="stock", result={}, calls=1)
+    await sweep(store)
+    (message,) = alerts(store, "no_progress")
+    assert "1 tasks are open without progress, the longest, stuck," in message
 
 
 @pytest.mark.demand("D11", "F8", "F9", "G7")

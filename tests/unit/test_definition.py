@@ -402,3 +402,19 @@ def test_value_of_another_type_is_refused_whatever_the_model_says(wrong: dict[st
     with pytest.raises(ValidationError) as refused:
         replace(definition(step("one")), record=Parcel).checked(PARCEL | wrong)
     assert [e["loc"][0] for e in refused.value.errors()] == list(wrong)
+
+
+@pytest.mark.demand("H6")
+def test_word_that_another_release_does_not_know_is_no_change_of_a_released_version() -> None:
+    ours = definition(step("a"), step("b"))
+    released = json.loads(json.dumps(ours.policies()))
+    assert ours.agrees_with(released)
+    assert ours.agrees_with({k: v for k, v in released.items() if k != "most_attempts"})
+    assert ours.agrees_with({**released, "a_later_word": 7})
+    for n in range(2):
+        del released["steps"]["ab"[n]]["calls"]
+        assert ours.agrees_with(released)
+    assert not ours.agrees_with({**released, "threshold": 7})
+    assert not ours.agrees_with({**released, "backoff_s": [2.0, 1.0, 300.0]})
+    assert not ours.agrees_with({**released, "steps": {"a": released["steps"]["a"]}})
+    assert not definition(step("a"), step("c")).agrees_with(released)

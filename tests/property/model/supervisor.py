@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 
 from domain.states import EventKind, TaskState
 from tests.property.model.rows import Answer
@@ -41,14 +42,15 @@ def decide(task: Task, *, outage: bool) -> Decision:
         counted = () if outage else tuple(failed)
         return Decision(task.attempt, len(task.events), target, delay_s, counted, outage)
 
-    def pause(times: int) -> float:
+    def pause(times: int, most: timedelta = terms.backoff.most) -> float:
         grown = terms.backoff.first * terms.backoff.factor ** max(0, times - 1)
-        return min(grown, terms.backoff.most).total_seconds()
+        return min(grown, most).total_seconds()
 
     if not outage and task.in_vain + 1 >= terms.most_attempts:
         return to(stop, 0.0)
     if not failed:
-        return to(back, pause(task.in_vain) if task.in_vain else 0.0)
+        most = max(terms.backoff.most, timedelta(minutes=5))
+        return to(back, pause(task.in_vain, most) if task.in_vain else 0.0)
     if any(left[n] == 0 for n in failed):
         return to(spent, 0.0)
     if outage or failures <= threshold:

@@ -221,7 +221,7 @@ CREATE INDEX task_held_by_worker ON task (worker) WHERE locked_by IS NOT NULL AN
 
 CREATE INDEX task_needs_a_person ON task (state, state_since) WHERE state IN ('Error', 'CompensationFailed');
 
-CREATE INDEX task_in_vain ON task (progress_at, task_id) WHERE state IN ('Pending', 'Processing', 'Compensating');
+CREATE INDEX task_in_vain ON task (definition, version, progress_at, task_id) WHERE epoch > 0 AND state IN ('Pending', 'Processing', 'Compensating');
 
 CREATE INDEX task_open ON task (definition, state, not_before) WHERE state IN ('Pending', 'Processing');
 
