@@ -11,44 +11,51 @@ import typer
 
 from activities.agents import all_agents
 from domain.faults import Unreachable, UsageError
+from pipelines import registry
 from runtime.embedded.parent import die_with_recorded_parent
 from runtime.logs import set_up_logging
 from runtime.roles import Role, run_roles
 from runtime.settings import read_settings, unknown_settings
 
-SERVICES = ",".join(a.service for a in all_agents())
+Names = Annotated[str | None, typer.Option(help="services whose Agents it runs, in the role `agents` [default: all]")]
 
 
 def main(
     roles: Annotated[str, typer.Option(help="what this process does, separated by commas")] = ",".join(Role),
-    agents: Annotated[str, typer.Option(help="services whose Agents it runs, in the role `agents`")] = SERVICES,
+    agents: Names = None,
 ) -> None:
     """Run workers until SIGTERM or Ctrl-C, then let running steps finish."""
     die_with_recorded_parent()
     try:
-        settings = read_settings()
-    except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise typer.Exit(2) from error
-    set_up_logging(settings.log_level)
-    for remark in unknown_settings():
-        print(f"warning: {remark}", file=sys.stderr)
-    try:
-        wanted = {Role(r.strip()) for r in roles.split(",") if r.strip()}
-    except ValueError as error:
-        print(f"error: --roles: {error} (there are: {', '.join(Role)})", file=sys.stderr)
-        raise typer.Exit(2) from error
-    if not wanted:
-        print(f"error: --roles: none is named (there are: {', '.join(Role)})", file=sys.stderr)
-        raise typer.Exit(2)
-    try:
-        asyncio.run(run_roles(settings, wanted, {a.strip() for a in agents.split(",") if a.strip()}))
+        _run(roles, agents)
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(2) from error
     except Unreachable as error:
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(5) from error
+
+
+def _run(roles: str, agents: str | None) -> None:
+    settings = read_settings()
+    set_up_logging(settings.log_level)
+    for remark in unknown_settings():
+        print(f"warning: {remark}", file=sys.stderr)
+    wanted = {Role(r) for r in _named("--roles", roles, list(Role))}
+    if wanted & {Role.SCHEDULER, Role.AGENTS}:
+        registry()  # a definition that must not be run is said before anything is connected to
+    services = [a.service for a in all_agents()]
+    asyncio.run(run_roles(settings, wanted, set(services if agents is None else _named("--agents", agents, services))))
+
+
+def _named(option: str, given: str, known: list[str]) -> set[str]:
+    """The names in a list with commas; at least one, and each of them known."""
+    names = {name.strip() for name in given.split(",") if name.strip()}
+    if unknown := sorted(names - set(known)):
+        raise UsageError(f"{option}: there is no {', '.join(map(repr, unknown))} (there are: {', '.join(known)})")
+    if not names:
+        raise UsageError(f"{option}: none is named (there are: {', '.join(known)})")
+    return names
 
 
 if __name__ == "__main__":

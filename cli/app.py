@@ -118,7 +118,7 @@ def run_app(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
     try:
         code = app(given or ["--help"], standalone_mode=False, prog_name="starter.py")
         flush()
-    except BrokenPipeError:  # nobody reads on, as with `| head`
+    except (BrokenPipeError, SystemExit):  # nobody reads on, as with `| head`; typer makes an end of it in its own way
         return Code.OK
     except (KeyboardInterrupt, typer.Abort):
         say("interrupted")

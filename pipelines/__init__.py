@@ -5,9 +5,6 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import pkgutil
 from collections.abc import Callable
 from functools import cache
 from typing import get_type_hints
@@ -17,6 +14,7 @@ from pydantic import BaseModel
 from activities.agents import catalogue
 from domain.definition import Definition, Registry, Step
 from domain.faults import DefinitionError
+from domain.packages import modules_of
 
 
 @cache
@@ -26,19 +24,14 @@ def registry() -> Registry:
     Raises:
         DefinitionError: A definition names an action that no Agent has, builds a request of another type, or does not
             fit what the Agent says of its service (E2, F12).
+        UsageError: A package that `SAS_PIPELINES` or `SAS_AGENTS` names can't be loaded.
     """
-    packages = [__name__, *filter(None, os.environ.get("SAS_PIPELINES", "").split(","))]
-    found = [d for p in packages for d in _definitions(p)]
+    modules = modules_of(__name__, "SAS_PIPELINES")
+    found = [d for m in modules for d in vars(m).values() if isinstance(d, Definition)]
     problems = [problem for d in found for problem in _problems(d)]
     if problems:
         raise DefinitionError("; ".join(problems))
     return Registry(found)
-
-
-def _definitions(package: str) -> list[Definition]:
-    root = importlib.import_module(package)
-    modules = [importlib.import_module(f"{package}.{m.name}") for m in pkgutil.iter_modules(root.__path__)]
-    return [d for m in modules for d in vars(m).values() if isinstance(d, Definition)]
 
 
 def _problems(definition: Definition) -> list[str]:

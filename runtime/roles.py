@@ -252,9 +252,6 @@ def _agent_workers(
     settings: Settings, client: Client, agents: Agents, services: set[str], pulse: Pulse
 ) -> dict[str, Worker]:
     """One worker a task queue on which some definition places an Agent of these services."""
-    known = {a.service for a in agents.actions.values()}
-    if unknown := services - known:
-        raise UsageError(f"no Agent wraps {', '.join(sorted(unknown))} (there are: {', '.join(sorted(known))})")
     placed: dict[str, set[str]] = {}
     for definition in registry():
         for step in definition.steps:

@@ -5,27 +5,23 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import os
-import pkgutil
 from functools import cache
 
 from activities.agent import Action, Agent
+from domain.packages import modules_of
 
 
 @cache
 def all_agents() -> tuple[type[Agent], ...]:
-    """The Agent classes there are, by service name."""
-    packages = [__name__, *filter(None, os.environ.get("SAS_AGENTS", "").split(","))]
-    modules = [
-        importlib.import_module(f"{package}.{m.name}")
-        for package in packages
-        for m in pkgutil.iter_modules(importlib.import_module(package).__path__)
-    ]
+    """The Agent classes there are, by service name.
+
+    Raises:
+        UsageError: A package that `SAS_AGENTS` names can't be loaded.
+    """
     found = {
         c.service: c
-        for m in modules
+        for m in modules_of(__name__, "SAS_AGENTS")
         for c in vars(m).values()
         if inspect.isclass(c) and issubclass(c, Agent) and c.__module__ == m.__name__
     }

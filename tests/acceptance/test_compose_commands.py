@@ -1,5 +1,5 @@
-"""Each command of docker-compose.yml runs here, with the variables that the file gives it and no others, against the
-embedded servers: no Docker engine is needed to know that a service has what it needs."""
+"""Each command of docker-compose.yml runs here, with the variables that it is given and with the packages of production
+and no others, against embedded servers: no Docker engine is needed to know that a service has what it needs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from asyncio.subprocess import PIPE, STDOUT, Process
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,12 @@ from typing import Any
 import pytest
 import yaml
 
+from cli.commands import COMMANDS
 from runtime.embedded.ports import free_port
 from runtime.roles import Role
 from runtime.settings import Settings
 from tests.conftest import PATIENCE_S, Bench
+from tests.production import production_python
 from tests.workers import environment
 
 ROOT = Path(__file__).parent.parent.parent
@@ -47,9 +48,10 @@ def arguments(service: dict[str, Any], folder: Path) -> list[str]:
 
 
 async def started(words: list[str], env: dict[str, str], home: Path, *, stderr: int = STDOUT) -> Process:
-    """A command, with these variables and no others."""
-    env = {"PATH": os.environ["PATH"], "HOME": str(home), **env}
-    return await asyncio.create_subprocess_exec(sys.executable, *words, cwd=ROOT, env=env, stdout=PIPE, stderr=stderr)
+    """A command, with these variables and the packages of production, and no others."""
+    python, packages = production_python(home)
+    env = {"PATH": os.environ["PATH"], "HOME": str(home), **packages, **env}
+    return await asyncio.create_subprocess_exec(*python, *words, cwd=ROOT, env=env, stdout=PIPE, stderr=stderr)
 
 
 async def doctor(env: dict[str, str], home: Path) -> tuple[int | None, dict[str, Any]]:
@@ -83,6 +85,20 @@ async def test_command_of_the_service_runs_with_the_variables_it_is_given(
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+async def test_command_of_the_starter_loads_without_the_packages_of_a_desk_or_names_what_it_needs(
+    name: str, tmp_path: Path
+) -> None:
+    process = await started(["starter.py", name, "--help"], {}, tmp_path, stderr=PIPE)
+    out, err = (text.decode() for text in await process.communicate())
+    if name in ("up", "demo"):
+        assert (process.returncode, out) == (2, "")
+        assert f"error: {name} needs the package 'psutil', which is not installed here" in err
+    else:
+        assert (process.returncode, err) == (0, "")
+        assert f"Usage: starter.py {name}" in out
 
 
 @pytest.mark.demand("H5")

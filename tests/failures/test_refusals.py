@@ -60,12 +60,6 @@ async def test_worker_without_what_its_role_needs_refuses_to_start_and_names_it(
             pass
 
 
-async def test_worker_for_a_service_that_no_agent_wraps_refuses_to_start(settings: Settings, client: Client) -> None:
-    with pytest.raises(UsageError, match="no Agent wraps parcels"):
-        async with running(settings, client, {Role.AGENTS}, {"payments", "parcels"}):
-            pass
-
-
 @pytest.mark.demand("C6", "D3", "H5")
 @pytest.mark.parametrize(
     ("role", "services", "needed"),
