@@ -179,7 +179,7 @@ async def _amendment(stores: Stores, page: TaskPage, changes: Sequence[str]) -> 
 async def _resubmit(asked: Resubmission, timeout: float | None, dry_run: bool, output: Format) -> Code:
     found = settings()
     async with AsyncExitStack() as stack:
-        stores = await stack.enter_async_context(open_stores(found))
+        stores = await stack.enter_async_context(open_stores(found, orders_may_be_away=not asked.changes))
         reads = await stack.enter_async_context(reading(found))
         plan = await prepare(stores, reads, asked)
         if not dry_run:

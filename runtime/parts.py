@@ -41,8 +41,10 @@ class Stores:
 
 
 @asynccontextmanager
-async def open_stores(settings: Settings, *, size: int = 8) -> AsyncIterator[Stores]:
+async def open_stores(settings: Settings, *, size: int = 8, orders_may_be_away: bool = False) -> AsyncIterator[Stores]:
     """Both databases, their schema checked.
+
+    `orders_may_be_away`: for who has work without it, as undo needs no business record.
 
     Raises:
         Unreachable: One has no address, does not answer, or has another schema version.
@@ -50,7 +52,7 @@ async def open_stores(settings: Settings, *, size: int = 8) -> AsyncIterator[Sto
     from pipelines import registry  # noqa: PLC0415 (commands that only look have no use for the Agents' libraries)
 
     dsn = address(settings, "orders_url")
-    check_schema(dsn, "orders")
+    check_schema(dsn, "orders", may_be_away=orders_may_be_away)
     async with (
         open_state_store(settings, size=size) as store,
         Database(dsn, name="orders database", size=size) as orders,

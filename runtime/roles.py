@@ -131,7 +131,7 @@ async def running(
         if Role.SUPERVISOR in roles:
             workers["Supervisor"] = await _supervisor(stack, settings, client)
         if Role.SCHEDULER in roles:
-            stores = await stack.enter_async_context(open_stores(settings))
+            stores = await stack.enter_async_context(open_stores(settings, orders_may_be_away=True))
             await _scheduler(stack, settings, client, stores, agents, draining)
         if Role.AGENTS in roles:
             pulse = Pulse()

@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Literal
 
 import psycopg
+import structlog
 
 from domain.faults import Unreachable
 from store.connection import connect, place_of
+
+log = structlog.get_logger(__name__)
 
 Database = Literal["state", "orders"]
 _TABLE: dict[Database, str] = {"state": "task", "orders": "business_record"}
@@ -23,11 +26,12 @@ def newest_version(database: Database) -> str:
     return max(v.stem for v in versions).split("_", 1)[0]
 
 
-def check_schema(dsn: str, database: Database) -> None:
+def check_schema(dsn: str, database: Database, *, may_be_away: bool = False) -> None:
     """Refuse to go on with a schema of another version.
 
     Raises:
-        Unreachable: The database can't be reached, or its schema is not the one this release needs.
+        Unreachable: The database can't be reached, unless it `may_be_away`, or its schema is not the one that this
+            release needs.
     """
     try:
         with connect(dsn) as connection:
@@ -37,8 +41,11 @@ def check_schema(dsn: str, database: Database) -> None:
     except psycopg.errors.UndefinedTable:
         row = None
     except psycopg.Error as error:
-        reason = str(error).strip().splitlines()[0]
-        raise Unreachable(f"{database} database can't be reached: {reason}") from error
+        reason = f"{database} database can't be reached: {str(error).strip().splitlines()[0]}"
+        if not may_be_away:
+            raise Unreachable(reason) from error
+        log.warning(reason)
+        return
     if row and row[1]:
         raise Unreachable(f"{database} database at {place_of(dsn)} is a read-only replica: decisions need the primary")
     if row and row[2] is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 from typing import Any
@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from temporalio.service import RPCError
 
+from domain.messages import UndoRequest
 from domain.states import StepState, TaskState
 from runtime.embedded.postgres import EmbeddedPostgres
 from runtime.roles import Role
@@ -21,9 +22,9 @@ from tests.workers import WorkerProcess
 
 
 @contextmanager
-def store_away(server: EmbeddedPostgres, databases: Databases) -> Iterator[None]:
-    """The state store takes no connection, and has cut those there were."""
-    name = urlsplit(databases.owner).path[1:]
+def away(server: EmbeddedPostgres, dsn: str) -> Iterator[None]:
+    """A database takes no connection, and has cut those there were."""
+    name = urlsplit(dsn).path[1:]
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
         connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
         connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
@@ -56,7 +57,7 @@ async def test_undo_that_is_asked_for_while_the_store_is_away_is_not_forgotten(
                 return False
             return True
 
-        with store_away(templates, databases):
+        with away(templates, databases.owner):
             await run.signal("compensate", "the customer called")
             await eventually(handed_on)
         assert (await asking.result())["verdict"] in ("accepted", "already")
@@ -64,6 +65,54 @@ async def test_undo_that_is_asked_for_while_the_store_is_away_is_not_forgotten(
     requests = [e.detail["reason"] for e in (await bench.page(task_id)).events if e.kind == "undo_requested"]
     assert requests == ["the customer called"]
     assert simulators.live(task_id).get("payments") is None
+
+
+@pytest.mark.demand("F1", "H9")
+@pytest.mark.parametrize("started", ["before", "meanwhile"])
+async def test_order_is_undone_while_the_orders_database_is_away_and_others_wait_for_it(
+    bench: Bench,
+    simulators: Simulators,
+    templates: EmbeddedPostgres,
+    databases: Databases,
+    order: dict[str, Any],
+    task_id: str,
+    started: str,
+) -> None:
+    """By a worker that was there before, and by one that starts meanwhile."""
+    waiting = f"{task_id}-2"
+    async with AsyncExitStack() as stack:
+        async with bench.worker(Role.SCHEDULER, Role.AGENTS):
+            await bench.submit(order, task_id)
+            assert await bench.settled(task_id) is TaskState.PROCESSED
+        if started == "before":
+            await stack.enter_async_context(bench.worker(Role.SCHEDULER, Role.AGENTS))
+        if started == "meanwhile":
+            await bench.submit(order, waiting)
+        with away(templates, databases.orders_owner):
+            if started == "meanwhile":
+                await stack.enter_async_context(bench.worker(Role.SCHEDULER, Role.AGENTS))
+            await bench.stores.store.request_undo(UndoRequest(task_id=task_id, requester="test", reason="by mistake"))
+            assert await bench.reached(task_id, TaskState.COMPENSATED) is TaskState.COMPENSATED
+        if started == "before":
+            await bench.submit(order, waiting)
+        assert await bench.settled(waiting) is TaskState.PROCESSED
+    assert (await bench.page(waiting)).task.epoch <= 4, "it was not claimed in vain again and again"
+    assert simulators.live(task_id).get("payments") is None
+
+
+@pytest.mark.demand("B1", "C11")
+async def test_order_is_done_by_a_worker_of_one_slot_whose_machine_waits_for_its_answer(
+    bench: Bench, simulators: Simulators, order: dict[str, Any], machine: dict[str, Any], task_id: str
+) -> None:
+    waits = f"{task_id}-machine"
+    one_slot = bench.settings.model_copy(update={"task_slots": 1, "callback_url": "http://127.0.0.1:9"})
+    async with bench.worker(Role.SCHEDULER, Role.AGENTS, settings=one_slot):
+        await bench.submit(machine, waits, "provisioning")
+        await bench.step_reached(waits, "machine", StepState.RUNNING)
+        await bench.submit(order, task_id)
+        assert await bench.settled(task_id) is TaskState.PROCESSED
+        assert (await bench.page(waits)).task.state is TaskState.PROCESSING
+    assert simulators.live(task_id) == FULL
 
 
 @pytest.mark.demand("B10", "G6")

@@ -133,7 +133,7 @@ async def submitted(run: Run) -> None:
 
 
 async def abandoned(run: Run) -> None:
-    """An order whose submitter dies half way, and comes again only after its submission was withdrawn."""
+    """An order whose submitter dies half way, and comes again only after the housekeeper has seen to its submission."""
     await run.submit_by_process(ORDER, again=run.all_fired)
     await run.reached(TaskState.PROCESSED)
 

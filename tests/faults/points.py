@@ -38,7 +38,6 @@ _ESCORT = {
     "lock",
     "find_task",
     "snapshot",
-    "pg_notify",
     "pg_advisory_xact_lock",
     "set_local",
     "add_service",
@@ -47,9 +46,8 @@ _ESCORT = {
 """Statements that go with others; a transaction of nothing else is named by the first."""
 
 _INLINE = {
-    r"SELECT (pg_notify|pg_advisory_xact_lock)\(": r"\1",
+    r"SELECT (pg_advisory_xact_lock)\(": r"\1",
     r"SELECT task_id, record, digest, amendments FROM business_record": "load_records",
-    r"SELECT digest FROM business_record": "find_digest",
     r"SELECT body FROM inbox": "find_answer",
     r"SELECT 1 FROM event": "was_written",
     r"SET LOCAL": "set_local",

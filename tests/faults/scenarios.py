@@ -213,17 +213,19 @@ SCENARIOS = (
         plays.submitted,
         _P,
         FULL,
-        once=(*around("admit", "create_record"), *whoever("pg_notify")),
-        more=behind("after:create_record", "find_digest", "keep"),
+        once=around("admit", "create_record", "confirm"),
     ),
     Scenario(
         "submission abandoned",
         plays.abandoned,
         _P,
         FULL,
-        more=behind("after:admit", "release", "unfinished", "abandon_record", "withdraw"),
+        more=(
+            *behind("after:admit", "abandon_record", "remove_unconfirmed"),
+            *behind("after:create_record", "abandon_record", "confirm"),
+        ),
     ),
-    Scenario("record lost", plays.record_lost, _P, FULL, once=around("alert_once"), later=True),
+    Scenario("record lost", plays.record_lost, _P, FULL, once=around("not_started", "alert_once"), later=True),
     Scenario("submission contradicted", plays.contradicted, _P, FULL, once=around("dead_letter")),
     Scenario("worker drained", plays.drained, _P, FULL, once=around("release:stock")),
     Scenario(

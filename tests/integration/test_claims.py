@@ -35,6 +35,58 @@ async def test_claim_takes_no_more_than_the_workers_free_slots_over_all_definiti
     assert len(await store.store.claim("another", LOADED, 10)) == 3
 
 
+@pytest.mark.demand("B1", "C11")
+async def test_task_whose_running_steps_all_wait_for_a_later_answer_fills_no_slot(
+    store: StoreBench, task_id: str
+) -> None:
+    hold = await store.begun(task_id, "provisioning", "disk")
+    await store.submitted("next")
+    assert await store.store.claim("worker", LOADED, 1) == [], "a step is at work"
+    await store.store.advance(hold, done="disk", result={}, calls=1, begin=begin("machine", "provisioning"))
+    assert [c.task.task_id for c in await store.store.claim("worker", LOADED, 1)] == ["next"]
+    await store.store.advance(hold, done="machine", result={}, calls=1, begin=begin("name", "provisioning"))
+    await store.submitted("last")
+    assert await store.store.claim("worker", LOADED, 2) == [], "it has its answer, and both are at work"
+
+
+@pytest.mark.demand("B1", "C11")
+async def test_task_that_waits_for_one_answer_and_works_on_beside_it_fills_a_slot(
+    store: StoreBench, task_id: str
+) -> None:
+    hold = await store.claimed(task_id, "provisioning")
+    store.owner("UPDATE step SET answers_later = true WHERE name = 'address'")
+    await store.submitted("next")
+    await store.store.advance(hold, begin=begin("address", "provisioning"))
+    assert store.row(task_id)["waiting"] is True
+    await store.store.advance(hold, begin=begin("disk", "provisioning"))
+    assert await store.store.claim("worker", LOADED, 1) == [], "the disk is at work"
+    await store.store.advance(hold, done="disk", result={}, calls=1)
+    assert [c.task.task_id for c in await store.store.claim("worker", LOADED, 1)] == ["next"]
+
+
+@pytest.mark.demand("B1", "C11")
+async def test_next_attempt_at_a_task_that_waited_fills_a_slot_again(store: StoreBench, task_id: str) -> None:
+    hold = await store.begun(task_id, "provisioning", "machine")
+    await store.store.release(hold, "draining", step="machine", sent=None, delay=AT_ONCE)
+    await store.claim(task_id)
+    await store.submitted("next")
+    assert await store.store.claim("worker", LOADED, 1) == []
+
+
+@pytest.mark.demand("B1", "B9")
+async def test_task_whose_events_are_ahead_of_it_keeps_no_other_from_being_claimed(
+    store: StoreBench, task_id: str
+) -> None:
+    await store.submitted(task_id)
+    await store.submitted("healthy")
+    store.owner(
+        "INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, detail)"
+        " VALUES (%(id)s, 3, 'noted', 'Pending', 'Pending', 0, 'nobody', '{}')",
+        id=task_id,
+    )
+    assert [c.task.task_id for c in await store.store.claim("worker", LOADED, 10)] == ["healthy"]
+
+
 @pytest.mark.demand("B1", "B10")
 async def test_claim_passes_over_a_row_that_somebody_else_has_locked(store: StoreBench) -> None:
     for n in range(3):

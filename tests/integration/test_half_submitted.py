@@ -22,6 +22,7 @@ from store.database import Database
 from store.housekeeping import Housekeeper
 from store.intake import Admitted, Intake, NewTask, Unfinished
 from store.orders import Orders
+from store.services import Services
 from store.submission import Accepted, Conflict, SubmissionDesk, digest_of
 from tests.conftest import ORDER
 from tests.integration.store_bench import (
@@ -42,18 +43,16 @@ def new_task(task_id: str) -> NewTask:
     return NewTask(task_id, definition("order"), order_digest(), "cli", None)
 
 
-def dispatcher(store: StoreBench, client: Client, orders: Orders | None = None) -> Dispatcher:
+def dispatcher(
+    store: StoreBench,
+    client: Client,
+    orders: Orders | None = None,
+    services: Services | None = None,
+    **terms: Any,
+) -> Dispatcher:
     """A dispatcher, and no worker."""
-    return Dispatcher(
-        client,
-        store.store,
-        orders or store.orders,
-        store.intake,
-        store.services,
-        registry(),
-        worker="worker",
-        slots=10,
-    )
+    stores = (store.store, orders or store.orders, store.intake, services or store.services)
+    return Dispatcher(client, *stores, registry(), worker="worker", slots=10, **terms)
 
 
 def housekeeper(store: StoreBench, grace: timedelta = NO_TIME) -> Housekeeper:

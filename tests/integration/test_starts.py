@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,7 +13,9 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.service import RPCError
 
 from runtime.dispatcher import Started
-from tests.integration.store_bench import StoreBench
+from store.services import Services
+from tests.conftest import eventually
+from tests.integration.store_bench import BREAKER, StoreBench
 from tests.integration.test_half_submitted import dispatcher
 
 
@@ -83,3 +87,107 @@ async def test_run_that_this_claim_has_started_before_is_its_own(
     assert started == [Started(task_id, run.id, (await run.describe()).run_id)]
     assert store.row(task_id)["locked_by"] == run.id
     assert store.owner("SELECT * FROM alert") == []
+
+
+# --- when it looks --------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def dispatching(store: StoreBench, client: Client, **terms: Any) -> AsyncIterator[None]:
+    """A dispatcher that hardly ever polls, at work."""
+    hourly = {"poll_interval": timedelta(hours=1), **terms}
+    working = asyncio.create_task(dispatcher(store, client, **hourly).run())
+    try:
+        yield
+    finally:
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+
+
+LATE = "SELECT extract(epoch FROM e.at - t.not_before)::float8 AS s FROM event AS e JOIN task AS t USING (task_id)"
+
+
+async def claimed(store: StoreBench, task_id: str) -> float:
+    """Wait until a task is claimed; how many seconds after it was due that was."""
+    statement = f"{LATE} WHERE e.kind = 'claimed' AND t.task_id = %(id)s ORDER BY e.number DESC LIMIT 1"
+
+    async def there() -> bool:
+        return bool(store.owner(statement, id=task_id))
+
+    await eventually(there)
+    return float(store.owner(statement, id=task_id)[0]["s"])
+
+
+def is_due_in(store: StoreBench, task_id: str, seconds: float) -> None:
+    """Let a task wait for so long; nobody is told."""
+    later = "UPDATE task SET not_before = clock_timestamp() + make_interval(secs => %(s)s) WHERE task_id = %(id)s"
+    store.owner(later, id=task_id, s=seconds)
+
+
+AT_ONCE_S = 1.0
+"""Far less than the hour until the poll, and more than a busy machine needs."""
+
+
+@pytest.mark.demand("B1", "B9")
+async def test_task_that_becomes_due_is_claimed_then_and_not_at_the_next_poll(
+    store: StoreBench, client: Client, task_id: str
+) -> None:
+    await store.submitted(task_id)
+    is_due_in(store, task_id, 0.5)
+    async with dispatching(store, client):
+        assert 0 <= await claimed(store, task_id) < AT_ONCE_S
+
+
+@pytest.mark.demand("B1", "A6")
+async def test_task_is_claimed_as_soon_as_it_is_confirmed(store: StoreBench, client: Client, task_id: str) -> None:
+    async with dispatching(store, client):
+        await store.submitted(f"{task_id}-1")
+        await claimed(store, f"{task_id}-1")
+        await store.submitted(task_id)
+        assert 0 <= await claimed(store, task_id) < AT_ONCE_S
+    assert store.row(task_id)["epoch"] == 1
+
+
+@pytest.mark.demand("B1", "B9")
+async def test_task_that_somebody_else_gives_back_for_a_while_is_claimed_when_that_is_over(
+    store: StoreBench, client: Client, task_id: str
+) -> None:
+    hold = await store.begun(task_id)
+    async with dispatching(store, client):
+        await store.submitted(f"{task_id}-1")
+        await claimed(store, f"{task_id}-1")
+        await store.store.release(hold, "draining", step="stock", sent=None, delay=timedelta(seconds=0.5))
+
+        async def again() -> bool:
+            return store.row(task_id)["epoch"] == 2
+
+        await eventually(again)
+        assert 0 <= await claimed(store, task_id) < AT_ONCE_S
+
+
+class Counting(Services):
+    """Counts the rounds of a dispatcher."""
+
+    rounds = 0
+
+    async def lease(self, *args: Any) -> None:
+        """As the services'."""
+        self.rounds += 1
+        await super().lease(*args)
+
+
+@pytest.mark.demand("B1", "C8")
+async def test_dispatcher_does_not_spin_while_what_is_due_is_held_back(
+    store: StoreBench, client: Client, task_id: str
+) -> None:
+    await store.services.force("stock", "open", requester="anna", reason="their maintenance")
+    await store.submitted(task_id)
+    counting = Counting(store.database, BREAKER)
+    async with dispatching(store, client, services=counting):
+        other = await store.submitted(f"{task_id}-2", "provisioning")
+        await claimed(store, other)
+        before = counting.rounds
+        is_due_in(store, task_id, -1)
+        await store.database.rows("SELECT pg_sleep(0.3)")
+        assert counting.rounds - before <= 4
+    assert store.row(task_id)["epoch"] == 0
