@@ -18,9 +18,10 @@ from pydantic import (
     WrapValidator,
 )
 
-_UNITS: Mapping[str, float] = {"": 1, "ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400}
-_PART = r"([0-9]+\.?[0-9]*|\.[0-9]+)\s*(ms|min|s|m|h|d)"
-_BARE = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)()")
+_UNITS: Mapping[str, float] = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400}
+_NUMBER = r"([0-9]+\.?[0-9]*|\.[0-9]+)"
+_PART = rf"{_NUMBER}\s*(ms|min|s|m|h|d)\s*"
+_HIGHEST_PORT = 65_535
 
 
 def between(least: str, most: str) -> WrapValidator:
@@ -43,9 +44,10 @@ def between(least: str, most: str) -> WrapValidator:
 def _seconds(text: str) -> float | None:
     """Seconds of a duration as people write it (`500ms`, `1h30m`, `2`); None if it is no such text."""
     given = text.strip().lower()
-    if _BARE.fullmatch(given) or re.fullmatch(rf"(?:{_PART}\s*)+", given):
-        parts = _BARE.findall(given) if _BARE.fullmatch(given) else re.findall(_PART, given)
-        return sum(float(number) * _UNITS[unit] for number, unit in parts)
+    if re.fullmatch(_NUMBER, given):
+        return float(given)
+    if re.fullmatch(f"(?:{_PART})+", given):
+        return sum(float(number) * _UNITS[unit] for number, unit in re.findall(_PART, given))
     return None
 
 
@@ -58,9 +60,21 @@ def _is_web_address(value: str) -> str:
 
 
 def _is_database(value: SecretStr) -> SecretStr:
-    if value.get_secret_value() and not value.get_secret_value().startswith(("postgresql://", "postgres://")):
+    if (address := value.get_secret_value()) and not _can_be_read(address):
         raise ValueError("must be an address such as postgresql://user:password@host:5432/database")
     return value
+
+
+def _can_be_read(address: str) -> bool:
+    from psycopg import ProgrammingError  # noqa: PLC0415 (not every process has a database)
+    from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415 (likewise)
+
+    try:
+        ports = str(conninfo_to_dict(address).get("port") or "").split(",")
+    except ProgrammingError:
+        return False
+    are_ports = all(port.isdecimal() and 0 < int(port) <= _HIGHEST_PORT for port in ports if port)
+    return are_ports and address.startswith(("postgresql://", "postgres://"))
 
 
 def _is_folder(value: Path) -> Path:

@@ -89,12 +89,30 @@ def test_all_wrong_settings_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -
         read_settings()
 
 
-def test_password_in_a_wrong_setting_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SAS_DATABASE_URL", "app:hunter2 at db")
+@pytest.mark.parametrize(
+    "address",
+    [
+        "app:hunter2 at db",
+        "host=db password=hunter2",
+        "postgresql://app:hunter2@[::1/db",
+        "postgresql://app:hunter2@db:http/state",
+        "postgresql://app:hunter2@db:70000/state",
+        "postgresql://app:hunter2@db/state?ssl=maybe",
+        "postgresql://app:hunter2 and more@db/state",
+    ],
+)
+def test_password_in_a_wrong_setting_is_not_shown(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SAS_DATABASE_URL", address)
     monkeypatch.setenv("SAS_SERVICES__MAIL", "ftp://me:hunter2@mail")
     with pytest.raises(UsageError, match=r"SAS_DATABASE_URL: .*SAS_SERVICES__MAIL: ") as refused:
         read_settings()
     assert "hunter2" not in f"{refused.value} {refused.value.__cause__}"
+
+
+def test_address_of_a_database_may_name_several_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    address = "postgresql://app:p%40ss@one:5432,[::1]:5433/state?target_session_attrs=primary"
+    monkeypatch.setenv("SAS_DATABASE_URL", address)
+    assert read_settings().database_url.get_secret_value() == address
 
 
 def test_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
