@@ -433,8 +433,9 @@ def _undo_begin(step: Step) -> Begin:
 
 def _body(action: str, made: BaseModel) -> Json:
     """The request that a definition's function made, if its Agent can take it."""
+    json.dumps(made.model_dump(), allow_nan=False, default=str)  # as JSON, pydantic makes NaN a null
     body = made.model_dump(mode="json")
-    size = len(json.dumps(body, allow_nan=False, ensure_ascii=False).encode())
+    size = len(json.dumps(body, ensure_ascii=False).encode())
     if size > MOST_REQUEST_BYTES:
         raise ValueError(f"the request has {size} bytes; {MOST_REQUEST_BYTES} are the most")
     if clean_json(body) != body:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from temporalio.common import RawValue
@@ -19,7 +21,7 @@ from activities.queued import agent_activity
 from activities.reservations import Reservations
 from domain.faults import KEY_FORGOTTEN
 from domain.ids import idempotency_keys
-from domain.messages import AgentRequest, End, Outcome, OutcomeBox, Overtaken, Refused, Report, Work
+from domain.messages import AgentRequest, Completed, End, Outcome, OutcomeBox, Overtaken, Refused, Report, Work
 from store.inbox import InboxStore
 from store.state_store import Hold
 from tests.integration.store_bench import RUN, StoreBench, begin
@@ -96,3 +98,46 @@ async def test_refusal_that_the_agent_itself_makes_closes_no_breaker(store: Stor
     report = await recorded(store, hold, forgotten)
     assert report.end is End.PERMANENT_FAULT
     assert store.owner("SELECT failures FROM service WHERE name = 'payments'") == [{"failures": 1}]
+
+
+class Slow(Agents):
+    """Agents whose call is answered when they are told to."""
+
+    def __init__(self) -> None:
+        self.calls, self.reached, self.answer = 0, asyncio.Event(), asyncio.Event()
+
+    async def perform(self, *_: Any, **__: Any) -> Outcome:
+        """Make the call."""
+        self.calls += 1
+        self.reached.set()
+        await self.answer.wait()
+        return Completed(result={"call": self.calls}, calls=1)
+
+
+@pytest.mark.demand("E1", "C2", "B4")
+@pytest.mark.parametrize("evicted", [False, True], ids=["while both are wanted", "although the first is cancelled"])
+async def test_activity_that_is_run_again_while_it_lives_joins_its_call(
+    store: StoreBench, task_id: str, evicted: bool
+) -> None:
+    """A workflow task that fails in mid-stretch has all its local activities run again; a third time they are over."""
+    hold = await store.claimed(task_id)
+    slow = Slow()
+    books = Bookkeeping(store.store, InboxStore(store.database), store.services, Reservations(), slow)
+    terms = {"task_id": task_id, "epoch": hold.epoch, "nonce": hold.nonce, "step": "stock", "undo": False}
+    then = begin("charge").model_copy(update={"queued": True})
+    request = request_of(hold).model_copy(update={"step": "stock", "action": "stock.reserve"})
+    work = Work.model_validate({**terms, "begin": begin("stock"), "then": then, "request": request})
+    first = asyncio.create_task(activity_of(hold).run(books.perform, work))
+    await slow.reached.wait()
+    second = asyncio.create_task(activity_of(hold).run(books.perform, work))
+    if evicted:
+        first.cancel()
+        await asyncio.wait([first])
+    slow.answer.set()
+    reports = [await second, await activity_of(hold).run(books.perform, work)] + ([] if evicted else [await first])
+    assert slow.calls == 1
+    assert [(r.end, r.result, r.grant is not None) for r in reports] == [(None, {"call": 1}, True)] * len(reports)
+    row = store.step(task_id, "stock")
+    assert (row["state"], row["budget"] - row["budget_left"], row["outcome_unknown"]) == ("Completed", 1, False)
+    charge = store.step(task_id, "charge")
+    assert charge["budget"] - charge["budget_left"] == then.calls, "reserved once"
