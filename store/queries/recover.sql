@@ -83,7 +83,11 @@ moved AS (
             clock_timestamp() + make_interval(secs => q.delay_s)
         ),
         failure_count = t.failure_count + CASE WHEN jsonb_array_length(x.failed_steps) > 0 THEN 1 ELSE 0 END,
-        error = jsonb_build_object('message', x.cause, 'steps', x.failed_steps),
+        -- An undo that goes on keeps the reason for which it was begun: how it fared is in its events.
+        error = CASE
+            WHEN t.state = 'Compensating' AND x.target = 'Compensating' THEN t.error
+            ELSE jsonb_build_object('message', x.cause, 'steps', x.failed_steps)
+        END,
         last_event = t.last_event + 1,
         updated_at = clock_timestamp()
     FROM expired AS x INNER JOIN queued AS q ON q.task_id = x.task_id

@@ -33,7 +33,8 @@ moved AS (
             SELECT max(c.quarantined_until) FROM compensation AS c
             WHERE c.task_id = t.task_id AND c.state IN ('Logged', 'Undoing', 'Failed', 'Skipped')
         )),
-        progress_at = clock_timestamp(), failure_count = 0, last_event = t.last_event + 1, updated_at = clock_timestamp()
+        progress_at = clock_timestamp(), failure_count = 0, last_event = t.last_event + 1, updated_at = clock_timestamp(),
+        error = CASE movable.state WHEN 'CompensationFailed' THEN NULL ELSE t.error END
     FROM movable
     WHERE t.task_id = movable.task_id
     RETURNING t.task_id, t.last_event, t.state, t.epoch

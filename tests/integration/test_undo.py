@@ -9,6 +9,7 @@ import pytest
 
 from domain.messages import End
 from domain.states import StepState, TaskState
+from store.state_store import Hold
 from tests.integration.situations import (
     AT_ONCE,
     REFUSED,
@@ -124,6 +125,37 @@ async def test_age_of_a_step_is_that_of_its_first_call_that_may_have_had_an_effe
     grant = (await store.store.undo_advance(hold, begin=undo("stock"))).grant
     assert grant is not None
     assert grant.key_age_s == pytest.approx(40 * 24 * 3600 if unknown else 0, abs=60)
+
+
+async def undone(store: StoreBench, hold: Hold, *steps: str) -> None:
+    """Undo these steps, of which nothing else is left."""
+    for step in steps:
+        await store.store.undo_advance(hold, begin=undo(step))
+        await store.store.undo_advance(hold, done=step, calls=1)
+
+
+@pytest.mark.demand("F9")
+async def test_compensated_task_shows_why_it_was_undone_and_not_how_its_undo_fared(
+    store: StoreBench, task_id: str
+) -> None:
+    hold = await store.begun(task_id, step="charge")
+    await store.store.fail(hold, "charge", {"step": "charge", "message": "declined"}, unknown=True, then="undo")
+    await store.store.undo_advance(await store.claim(task_id), begin=undo("charge"))
+    await recovered(store, task_id)
+    await undone(store, await store.claim(task_id), "charge", "stock")
+    row = store.row(task_id)
+    assert (row["state"], row["error"]["message"]) == ("Compensated", "declined")
+
+
+@pytest.mark.demand("F9", "F11")
+async def test_task_whose_undo_failed_and_was_asked_for_again_ends_without_an_error(
+    store: StoreBench, task_id: str
+) -> None:
+    await undo_failed(store, task_id)
+    assert (await store.store.request_undo(asked(task_id))).verdict == "accepted"
+    await undone(store, await store.claim(task_id), "charge", "stock")
+    row = store.row(task_id)
+    assert (row["state"], row["error"]) == ("Compensated", None)
 
 
 # --- the key of an undo ---------------------------------------------------------------------------------------
