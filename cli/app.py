@@ -21,6 +21,7 @@ import typer
 from cli.output import Format, OutputFailed, flush, prepare_output, say
 from domain.faults import Conflict, NotFound, Unreachable, UsageError
 from domain.ids import TASK_ID
+from domain.redaction import redact
 from domain.text import clean
 
 
@@ -139,7 +140,7 @@ def leave(code: int) -> NoReturn:
 def _said(error: Exception) -> Code:
     code = _code_of(error)
     if code is Code.BUG:
-        traceback.print_exception(error)
+        print(redact("".join(traceback.format_exception(error))), end="", file=sys.stderr)
         return code
     say(f"error: {_message(error)}")
     if code is Code.UNREACHABLE and not isinstance(error, OutputFailed):

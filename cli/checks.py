@@ -17,6 +17,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.agent import setting_of
 from cli.output import duration
 from domain.faults import Unreachable
+from domain.redaction import redact
 from domain.search_attributes import SEARCH_ATTRIBUTES
 from pipelines import registry
 from runtime.settings import LEAST_SECRET, Settings
@@ -45,6 +46,10 @@ class Check:
     found: str
     todo: str = ""
     elsewhere: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("where", "found", "todo"):
+            object.__setattr__(self, name, redact(getattr(self, name)))
 
     @property
     def is_well(self) -> bool:

@@ -12,6 +12,8 @@ from enum import StrEnum
 from io import TextIOWrapper
 from typing import Any
 
+from domain.redaction import redact
+
 
 class Format(StrEnum):
     """How data is printed."""
@@ -76,8 +78,8 @@ def written() -> Iterator[None]:
 
 
 def plain(text: str) -> str:
-    """The text without control characters: what others wrote can't steer the terminal."""
-    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    """The text without secrets, and without control characters: what others wrote can't steer the terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in redact(text))
 
 
 def instant(at: datetime | None) -> str:

@@ -12,17 +12,28 @@ UsageError                what was asked for is wrong: names the thing and the v
 ├── NotFound
 └── Conflict
 Unreachable               a dependency can't be reached: names it, and what to do
+
+What any of them says is shown and kept in many places, so it is redacted as it is said.
 """
 
 from __future__ import annotations
 
 from datetime import timedelta
 
+from domain.redaction import redact
+
 KEY_FORGOTTEN = "key_forgotten"
 """It may be done, and the service may know its key no more: sent now, a call could do it twice, or undo nothing."""
 
 
-class Fault(Exception):
+class _Said(Exception):
+    """An error of our own, without anything secret in its words."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(redact(message))
+
+
+class Fault(_Said):
     """A call to a remote service that did not succeed."""
 
 
@@ -64,7 +75,7 @@ class OutOfTime(Fault):
     """Too little time is left for a call; none was sent (C3)."""
 
 
-class UsageError(Exception):
+class UsageError(_Said):
     """What was asked for can't be done as asked; the message names the thing, the value and the next step."""
 
 
@@ -84,5 +95,5 @@ class Conflict(UsageError):
     """The state of the thing does not allow it."""
 
 
-class Unreachable(Exception):
+class Unreachable(_Said):
     """A dependency can't be reached or is not ready; the message says which, where, and what to do."""

@@ -28,6 +28,7 @@ from domain.faults import Unreachable
 from domain.ids import TASK_ID, idempotency_key
 from domain.json_text import BadJson, dumped, is_json, read_json
 from domain.messages import Completed, GaveUp, Json, Outcome, OutcomeBox, Refused
+from domain.redaction import redact
 from domain.states import StepState, TaskState
 from store.inbox import InboxStore
 from store.snapshot import Snapshot
@@ -53,7 +54,7 @@ class Answer(BaseModel):
     @field_validator("code", "message")
     @classmethod
     def _cut(cls, text: str, info: ValidationInfo) -> str:
-        return text[: _MOST_CODE if info.field_name == "code" else _MOST_MESSAGE]
+        return redact(text)[: _MOST_CODE if info.field_name == "code" else _MOST_MESSAGE]
 
 
 class CallbackAddresses:

@@ -17,10 +17,14 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError
 
 from domain.faults import Unreachable, UsageError
+from domain.redaction import is_secret, know, secrets_in
 from runtime.setting_values import DatabaseAddress, FileInFolder, Folder, Level, WebAddress, between
 
 LEAST_SECRET = 32
 """Characters of a secret that signs, at least."""
+
+_OWN = ("SAS_", "TEMPORAL_", "PG")
+"""How variables begin that this process, or a library of it, reads."""
 
 _ELSEWHERE = ("SAS_AGENTS", "SAS_PIPELINES", "SAS_PARENT_PID")
 """Read by other modules."""
@@ -127,6 +131,14 @@ class Settings(BaseSettings):
         None, description="file that a worker touches every 5 s while it is ready, for a container's health check"
     )
     log_level: Level = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")
+
+    def model_post_init(self, _context: Any) -> None:
+        """Have what is secret in them taken out of whatever this process shows."""
+        given = [getattr(self, name) for name in type(self).model_fields]
+        hidden = [value.get_secret_value() for value in given if isinstance(value, SecretStr)]
+        shown = [*self.services.values(), self.callback_url, self.ui_url]
+        own = [value for name, value in os.environ.items() if name.startswith(_OWN) and is_secret(name)]
+        know([*hidden, *own, *(secret for address in (*hidden, *shown) for secret in secrets_in(address))])
 
     def short_secrets(self) -> list[str]:
         """The variables that hold a secret too short to keep forgers out."""

@@ -15,6 +15,7 @@ from temporalio.envconfig import ClientConfig, ClientConnectConfig
 from temporalio.service import RPCError, RPCStatusCode
 
 from domain.faults import Unreachable, UsageError
+from domain.redaction import know
 from domain.text import clean
 from runtime.plugin import new_plugin
 
@@ -58,6 +59,8 @@ def connection() -> ClientConnectConfig:
             f"the connection to Temporal (TEMPORAL_*, profile {profile!r} in {named or _profiles()}) can't be read:"
             f" {clean(str(error)).strip()}"
         ) from error
+    if key := config.get("api_key"):
+        know([key])
     config.setdefault("target_host", _DEFAULT_TARGET)
     return config
 

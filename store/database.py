@@ -19,7 +19,11 @@ import psycopg
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
+from domain.redaction import redact
 from store.connection import TRANSPORT, connect_async, is_out_of_reach, place_of, set_up, unreachable
+
+_WORDS = frozenset({"cause", "error", "message"})
+"""Parameters that hold somebody's words, which are shown later: of exceptions, of services, of an alert."""
 
 Params = Mapping[str, Any]
 Rows = list[dict[str, Any]]
@@ -96,6 +100,7 @@ class Database:
         Raises:
             Unreachable: The database did not answer in time. What was sent last may have been committed.
         """
+        statements = tuple((text, _shown(params)) for text, params in statements)
         give_up_at = monotonic() + patience_s
         pause = 0.05
         while True:
@@ -165,6 +170,11 @@ class Database:
                 await connection.execute("COMMIT")
             counts = [c.rowcount for c in cursors]
             return counts, [await c.fetchall() if c.description else [] for c in cursors]
+
+
+def _shown(params: Params) -> Params:
+    """The parameters, without anything secret in what is kept to be shown."""
+    return {k: redact(v) if k in _WORDS and isinstance(v, str) else v for k, v in params.items()}
 
 
 SESSION = (

@@ -135,7 +135,7 @@ class Intake:
     async def dead_letter(self, task_id: str, submitter: str, reason: str, message: Json) -> None:
         """Keep a submission that contradicts the record, once, and alert an operator (A4)."""
         text = json.dumps(message, sort_keys=True)
-        letter = {"task_id": task_id, "submitter": submitter, "reason": reason, "message": text}
+        letter = {"task_id": task_id, "submitter": submitter, "reason": reason, "letter": text}
         digest = hashlib.sha256(text.encode()).hexdigest()
         await self._database.rows(query("dead_letter"), letter | {"digest": digest})
 

@@ -2,7 +2,7 @@
 -- nothing where the same message is kept already (A4).
 WITH kept AS (
     INSERT INTO dead_letter (task_id, submitter, reason, message, digest)
-    VALUES (%(task_id)s, %(submitter)s, %(reason)s, %(message)s::jsonb, %(digest)s)
+    VALUES (%(task_id)s, %(submitter)s, %(reason)s, %(letter)s::jsonb, %(digest)s)
     ON CONFLICT (task_id, digest) DO NOTHING
     RETURNING task_id, reason
 )
