@@ -20,3 +20,8 @@ def clean_json(value: Any) -> Any:
         case list():
             return [clean_json(v) for v in value]
     return value
+
+
+def place(host: str, port: int | str) -> str:
+    """Where something listens, as it stands in an address: an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -28,6 +28,7 @@ from activities.queued import agent_activity
 from activities.reservations import Reservations
 from domain.definition import worst_case
 from domain.faults import Unreachable, UsageError
+from domain.text import place
 from pipelines import registry
 from runtime.callback_guard import GuardedProtocol
 from runtime.callbacks import CallbackAddresses, Callbacks
@@ -323,12 +324,12 @@ async def _callbacks(
     while not server.started and not serving.done():  # noqa: ASYNC110 (uvicorn offers no event for it)
         await asyncio.sleep(0.01)
     if serving.done() and not await _served_elsewhere(settings):
-        raise UsageError(f"callbacks can't listen on {settings.callback_host}:{settings.callback_port}")
+        raise UsageError(f"callbacks can't listen on {place(settings.callback_host, settings.callback_port)}")
 
 
 async def _served_elsewhere(settings: Settings) -> bool:
     """Whether another worker of this deployment takes the answers here already: then this one need not."""
-    url = f"http://{settings.callback_host}:{settings.callback_port}/health"
+    url = f"http://{place(settings.callback_host, settings.callback_port)}/health"
     async with new_client() as http:
         try:
             found = bool((await http.get(url, timeout=2)).json().get("deployment") == deployment_of(settings))

@@ -16,6 +16,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import tuple_row
 
 from domain.faults import Unreachable
+from domain.text import place
 
 TRANSPORT: dict[str, Any] = {
     "client_encoding": "UTF8",
@@ -176,9 +177,9 @@ def place_of(dsn: str) -> str:
     """Where an address leads, without credentials: `host:port/database`, or several hosts."""
     parts = conninfo_to_dict(dsn)
     hosts = str(parts.get("host") or "localhost").split(",")
-    ports = str(parts.get("port") or 5432).split(",")
+    ports = [port or "5432" for port in str(parts.get("port") or "").split(",")]
     ports = ports * len(hosts) if len(ports) == 1 else ports
-    return f"{','.join(f'{h}:{p}' for h, p in zip(hosts, ports, strict=True))}/{parts.get('dbname', '')}"
+    return f"{','.join(map(place, hosts, ports))}/{parts.get('dbname', '')}"
 
 
 def _check(unguarded: tuple[str] | None) -> None:

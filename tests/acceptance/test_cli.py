@@ -413,6 +413,45 @@ async def test_list_and_wait_tell_states_and_time_out(
     assert "timed out after 0.2 s" in waited.err
 
 
+@pytest.mark.demand("A4")
+async def test_dead_letters_are_listed_and_each_is_shown_with_its_message(
+    bench: Bench, settings: Settings, order: dict[str, Any], task_id: str
+) -> None:
+    for task in (task_id, f"{task_id}-2"):
+        await bench.submit(order, task)
+        await bench.submit({**order, "currency": "CHF"}, task, submitter="shop")
+    listed, as_json, of_one, lost = await asyncio.gather(
+        starter(settings, "dead-letters"),
+        starter(settings, "dead-letters", "-o", "json"),
+        starter(settings, "dead-letters", "--task", task_id, "-o", "json"),
+        starter(settings, "dead-letters", "99"),
+    )
+    assert [x["task_id"] for x in as_json.data] == [f"{task_id}-2", task_id]
+    assert [x["task_id"] for x in of_one.data] == [task_id]
+    (letter,) = of_one.data
+    assert (letter["submitter"], letter["message"]["record"]["currency"]) == ("shop", "CHF")
+    number = str(letter["id"])
+    assert [line.split()[0] for line in listed.out.splitlines()[1:]] == [str(x["id"]) for x in as_json.data]
+    assert "its content differs" in listed.out
+    assert (lost.code, "there is no dead letter 99" in lost.err) == (3, True)
+    shown, shown_json = await asyncio.gather(
+        starter(settings, "dead-letters", number), starter(settings, "dead-letters", number, "-o", "json")
+    )
+    assert json.loads(shown.out.partition("message:")[2]) == letter["message"]
+    assert shown_json.data == letter
+
+
+async def test_id_that_begins_with_a_hyphen_is_given_behind_two(bench: Bench, settings: Settings) -> None:
+    """No such id is taken in any more; one that is on record is reached all the same."""
+    results = await asyncio.gather(
+        *(starter(settings, *words) for words in (("show", "--", "-h"), ("watch", "--", "-h"), ("wait", "--", "-1"))),
+        starter(settings, "compensate", "--reason", "test", "--", "-h"),
+    )
+    for result in results:
+        assert result.code == 3
+        assert "there is no task" in result.err
+
+
 # --- acting ---------------------------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from cli.app import Code, gravest, said
 from cli.messages import read_messages
 from domain.faults import UsageError
 from pipelines.order import ORDER
+from store.connection import place_of
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,19 @@ def test_input_is_one_object_or_one_a_line(tmp_path: Path, text: str, lines: lis
     file = tmp_path / "in"
     file.write_text(text, newline="")
     assert [m.line for m in read_messages(str(file))] == lines
+
+
+@pytest.mark.parametrize(
+    ("dsn", "where"),
+    [
+        ("postgresql://u:p@db/state", "db:5432/state"),
+        ("postgresql://u:p@[::1]:5433/state", "[::1]:5433/state"),
+        ("postgresql://u:p@[::1],db:5433/state", "[::1]:5432,db:5433/state"),
+        ("host=::1,fe80::1 port=5433 dbname=state", "[::1]:5433,[fe80::1]:5433/state"),
+    ],
+)
+def test_place_of_a_database_can_be_used_as_an_address(dsn: str, where: str) -> None:
+    assert place_of(dsn) == where
 
 
 def test_gravest_outcome_decides_the_exit_code() -> None:
