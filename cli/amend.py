@@ -14,10 +14,10 @@ from domain.definition import Definition
 from domain.faults import UsageError
 from domain.json_text import BadJson, read_json
 from domain.messages import Json
+from domain.redaction import HIDDEN, is_secret
 from domain.text import clean
 
 _NOTHING = object()
-_SECRET = ("token", "secret", "password")
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Change:
 
     def audited(self) -> Json:
         """As the audit trail holds it: without the values of secrets."""
-        if any(word in self.path.lower() for word in _SECRET):
-            return {"from": "[redacted]", "to": "[redacted]"}
+        if is_secret(self.path):
+            return {"from": HIDDEN, "to": HIDDEN}
         return {"from": self.before, "to": self.after}
 
 

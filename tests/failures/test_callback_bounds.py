@@ -17,7 +17,7 @@ from runtime import callback_guard, callbacks
 from runtime.embedded.postgres import EmbeddedPostgres
 from runtime.roles import Role, callback_addresses
 from runtime.settings import Settings
-from tests.acceptance.test_outages import store_away
+from tests.acceptance.test_outages import away
 from tests.conftest import PATIENCE_S, Bench, Databases
 from tests.failures.test_security import ANSWER, rows
 
@@ -90,7 +90,7 @@ async def test_answer_that_comes_while_the_store_is_away_is_asked_for_again(
     bench: Bench, templates: EmbeddedPostgres, databases: Databases, address: str
 ) -> None:
     async with bench.worker(Role.CALLBACKS), httpx.AsyncClient(timeout=30) as http:
-        with store_away(templates, databases):
+        with away(templates, databases.owner):
             answer = await http.post(address, json=ANSWER)
         assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
         assert (await http.post(address, json=ANSWER)).status_code == 204

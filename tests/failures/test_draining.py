@@ -14,7 +14,7 @@ from domain.states import TaskState
 from runtime.embedded.postgres import EmbeddedPostgres
 from runtime.embedded.temporal import EmbeddedTemporal
 from runtime.settings import Settings
-from tests.acceptance.test_outages import store_away
+from tests.acceptance.test_outages import away
 from tests.conftest import FULL, Bench, Databases, Simulators, eventually
 from tests.faults.proxy import Faults, Proxy
 from tests.workers import WorkerProcess
@@ -119,7 +119,7 @@ async def test_worker_that_is_told_to_stop_while_postgresql_is_away_ends_within_
 ) -> None:
     with WorkerProcess(settings, roles=roles) as worker:
         await worker.logged("worker ready")
-        with store_away(templates, databases):
+        with away(templates, databases.owner):
             assert await stops(worker) < LIMIT_S
 
 

@@ -15,7 +15,7 @@ from domain.states import StepState, TaskState
 from pipelines.order import ORDER, Order
 from runtime.embedded.postgres import EmbeddedPostgres
 from store.submission import Accepted, Conflict, InvalidSubmission, Submission, SubmissionDesk
-from tests.acceptance.test_outages import store_away
+from tests.acceptance.test_outages import away
 from tests.conftest import FULL, Bench, Databases, Simulators
 
 
@@ -36,7 +36,7 @@ async def test_boundary_that_can_not_be_written_ends_the_run_and_the_next_attemp
         await bench.submit(order, task_id)
         await bench.called(simulators, "shipping", task_id)
         run = bench.client.get_workflow_handle(str((await bench.page(task_id)).task.locked_by))
-        with store_away(templates, databases), pytest.raises(WorkflowFailureError) as failed:
+        with away(templates, databases.owner), pytest.raises(WorkflowFailureError) as failed:
             await run.result()
         assert failed.value.cause.type == "NotRecorded"  # type: ignore[attr-defined]
         ship = next(s for s in (await bench.page(task_id)).steps if s.name == "ship")
