@@ -29,7 +29,7 @@ from domain.messages import RunInput
 from domain.states import CLAIMABLE, TaskState
 from runtime.search_attributes import ATTEMPT_KEY, DEFINITION_KEY, SUBMITTER_KEY, TASK_ID_KEY
 from runtime.temporal import queue_of
-from store.connection import connect_async
+from store.connection import connect_async, is_of_rows
 from store.intake import Intake
 from store.orders import Orders, Record
 from store.services import Services
@@ -161,10 +161,16 @@ class Dispatcher:
         loading = asyncio.ensure_future(self._load(forward))
         taken_up = [self._take_up(claim, loading) for claim in claims]
         _, *outcomes = await asyncio.gather(loading, *taken_up, return_exceptions=True)
-        for outcome in outcomes:
+        for claim, outcome in zip(claims, outcomes, strict=True):
             if isinstance(outcome, BaseException):
-                raise outcome
+                await self._leave(claim, outcome)
         return [o for o in outcomes if isinstance(o, Started)]
+
+    async def _leave(self, claim: Claim, error: BaseException) -> None:
+        """Leave a task that can't even be given back to the deadline of its claim; any other error is everybody's."""
+        if not is_of_rows(error):
+            raise error
+        log.error("a claim can't be given back", task_id=claim.task.task_id, error=str(error))
 
     async def _load(self, task_ids: Sequence[str]) -> dict[str, Record]:
         return await self._orders.load(task_ids) if task_ids else {}
@@ -269,8 +275,8 @@ class Dispatcher:
                 async with await connect_async(dsn, autocommit=True, application_name=name) as connection:
                     await connection.execute(f"LISTEN {CHANNEL}")
                     self.wake()  # what was told before
-                    async for _ in connection.notifies():
-                        self.wake()
+                    async for told in connection.notifies():
+                        self._wakes[TaskState(told.payload)].set()
             except psycopg.Error as error:
                 log.warning("not listening", error=str(error).strip())
             await asyncio.sleep(1)

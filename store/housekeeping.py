@@ -10,6 +10,7 @@ from datetime import timedelta
 
 import structlog
 
+from store.connection import is_of_rows
 from store.intake import Intake, Unfinished
 from store.orders import Orders
 
@@ -37,7 +38,13 @@ class Housekeeper:
         page = await self._intake.unconfirmed(self._grace, _PAGE, self._last)
         for row in page:
             self._last = row
-            await self.finish(row)
+            try:
+                await self.finish(row)
+            except Exception as error:
+                if not is_of_rows(error):
+                    raise
+                message = f"its submission can be neither confirmed nor removed: {error}"
+                await self._intake.alert_once("submission_stuck", row.task_id, message)
         if len(page) < _PAGE:
             self._last = None
 

@@ -30,7 +30,7 @@ _LONGEST_PAUSE = timedelta(minutes=5)
 """Of a task whose claims end in one and the same fault again and again."""
 
 CHANNEL = "task_claimable"
-"""On which the database tells dispatchers that a task may be claimed, now or later."""
+"""On which the database tells dispatchers that a task may be claimed, now or later: its state."""
 
 
 @dataclass(frozen=True)

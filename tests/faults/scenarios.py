@@ -233,7 +233,7 @@ SCENARIOS = (
         plays.worker_starts,
         _P,
         FULL,
-        once=whoever("publish_definition", "find_open_services", *SCHEDULED),
+        once=whoever("publish_definition", "find_open_services", "next_due", "unconfirmed", *SCHEDULED),
         later=True,
     ),
     Scenario(

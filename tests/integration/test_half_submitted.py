@@ -187,6 +187,24 @@ async def test_housekeeper_comes_to_every_row_however_many_there_are_and_some_st
     assert not store.owner("SELECT * FROM task WHERE task_id > 't-149'")
 
 
+@pytest.mark.demand("A6", "A9")
+async def test_row_that_can_be_neither_confirmed_nor_removed_is_an_alert_and_keeps_no_other(
+    store: StoreBench,
+) -> None:
+    for task_id in ("t-1", "t-2"):
+        await store.intake.admit(new_task(task_id))
+        await store.orders.create(task_id, "order", RECORD, order_digest())
+    store.owner(
+        "INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, detail)"
+        " VALUES ('t-1', 2, 'noted', 'Pending', 'Pending', 0, 'nobody', '{}')"
+    )
+    for _ in range(2):
+        await housekeeper(store).tidy()
+    assert [store.row(t)["confirmed"] for t in ("t-1", "t-2")] == [False, True]
+    (alert,) = store.owner("SELECT kind, task_id FROM alert")
+    assert alert == {"kind": "submission_stuck", "task_id": "t-1"}
+
+
 # --- races ----------------------------------------------------------------------------------------------------
 
 

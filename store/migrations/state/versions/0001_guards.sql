@@ -71,7 +71,7 @@ CREATE TRIGGER guard_task BEFORE INSERT OR UPDATE OR DELETE ON task FOR EACH ROW
 CREATE FUNCTION wake_dispatchers() RETURNS trigger LANGUAGE plpgsql
 SET search_path = pg_catalog, public, pg_temp AS $$
 BEGIN
-    PERFORM pg_notify('task_claimable', '');
+    PERFORM pg_notify('task_claimable', NEW.state);
     RETURN NULL;
 END
 $$;
