@@ -110,7 +110,7 @@ def _link(found: Settings, task: Task) -> str | None:
 
 
 def _brief(task: Task) -> Json:
-    return task.model_dump(exclude={"record_digest", "last_seq", "state_version"})
+    return task.model_dump(exclude={"record_digest", "last_seq", "claim_nonce"})
 
 
 def _undo_of(task: Task, entries: Sequence[Compensation]) -> Json:

@@ -169,7 +169,6 @@ class Task(StateTable, table=True):
     reply_to: str | None = Field(default=None, sa_column=_text(nullable=True))
     submitter: str = Field(sa_column=_text())
     data_class: str = Field(sa_column=_text())
-    state_version: int = Field(default=1, sa_column=_int(1))
     created_at: datetime = Field(sa_column=_at())
     updated_at: datetime = Field(sa_column=_at())
     state_since: datetime = Field(sa_column=_at())

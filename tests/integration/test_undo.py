@@ -353,3 +353,34 @@ async def test_task_is_past_its_pivot_once_the_pivot_may_have_had_its_effect(
     )
     (row,) = store.owner("SELECT past_pivot(%(t)s) AS past, past_pivot(%(t)s, 'name') AS ignored", t=task_id)
     assert row == {"past": past, "ignored": False}
+
+
+@pytest.mark.demand("F8", "G2")
+async def test_compensated_task_tells_no_fault_of_its_undo(store: StoreBench, task_id: str) -> None:
+    """Its undo expired, was refused, and was asked for again: that is in its events."""
+    hold = await store.begun(task_id)
+    await store.store.fail(hold, "stock", REFUSED, unknown=True, then="undo")
+    hold = await store.claim(task_id)
+    assert (await store.store.undo_advance(hold, begin=undo("stock"))).grant is not None
+    store.expire(task_id)
+    await recovered(store, task_id)
+    assert store.row(task_id)["error"] == REFUSED, "why it is being undone"
+    hold = await store.claim(task_id)
+    await store.store.undo_fail(hold, "stock", {"message": "never"})
+    await store.store.request_undo(asked(task_id))
+    hold = await store.claim(task_id)
+    await store.store.undo_advance(hold, begin=undo("stock"))
+    report = await store.store.undo_advance(hold, done="stock", calls=1)
+    assert (report.end, store.row(task_id)["error"]) == (End.COMPENSATED, None)
+
+
+@pytest.mark.demand("F8", "G2")
+async def test_attempt_that_ends_is_told_the_states_of_all_steps(store: StoreBench, task_id: str) -> None:
+    """Also of those that were undone before: what it writes may have been written already."""
+    hold = await undo_begun(store, task_id)
+    await store.store.undo_advance(hold, done="charge", calls=1, begin=undo("stock"))
+    wanted = {"stock": "Undone", "charge": "Undone", "ship": "NotStarted", "confirm": "NotStarted"}
+    for _ in range(2):
+        report = await store.store.undo_advance(hold, done="stock", calls=1)
+        assert (report.end, report.steps) == (End.COMPENSATED, wanted)
+    assert (await store.store.undo_advance(hold, begin=undo("charge"))).steps == wanted

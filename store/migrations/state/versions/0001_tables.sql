@@ -191,7 +191,6 @@ CREATE TABLE task (
     reply_to TEXT,
     submitter TEXT NOT NULL,
     data_class TEXT NOT NULL,
-    state_version INTEGER DEFAULT '1' NOT NULL,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
     updated_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
     state_since TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
