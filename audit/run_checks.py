@@ -25,6 +25,17 @@ def run_has_its_claim(picture: Picture) -> Iterator[str]:
             yield f"{run.workflow_id} is a run of another definition than {picture.task.definition}"
 
 
+def bound_run_was_given_the_record(picture: Picture) -> Iterator[str]:
+    """A run that wrote anything has worked on the business record that was submitted, unless that was amended since:
+    whoever starts a run by hand can't have another sum charged (design 4, failures 13)."""
+    bound = {e.detail["run_id"] for e in picture.events if "run_id" in e.detail}
+    amended = min((e.epoch for e in picture.events if e.detail.get("changes")), default=picture.task.epoch)
+    for run in picture.runs or ():
+        wrong = run.digest not in (None, picture.task.record_digest)
+        if wrong and run.run_id in bound and run.epoch <= amended:
+            yield f"{run.workflow_id} has worked on a business record that is not the one that was submitted"
+
+
 def finished_run_finished_its_task(picture: Picture) -> Iterator[str]:
     """A run that Temporal shows as completed has ended its task; the status column is true (design 4)."""
     ends = (EventKind.PROCESSED, EventKind.COMPENSATED)
@@ -51,6 +62,7 @@ def no_run_outlives_its_task(picture: Picture) -> Iterator[str]:
 CHECKS = (
     attempt_has_one_run,
     run_has_its_claim,
+    bound_run_was_given_the_record,
     finished_run_finished_its_task,
     no_run_outlives_its_task,
 )

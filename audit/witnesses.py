@@ -70,11 +70,13 @@ class Run(Frozen):
     """A run of an attempt, as Temporal has it on record. `status`: in Temporal's words, in capitals.
 
     `is_reset`: it was made by resetting another one, so it has the same workflow id and does not hold the task.
+    `digest`: that of the business record in its input; None if it has none, as an undo.
     """
 
     workflow_id: str
     run_id: str
     status: str
+    digest: str | None = None
     is_reset: bool = False
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -12,8 +13,9 @@ from typing import Annotated
 
 import typer
 from pydantic import ValidationError
+from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import WorkflowExecutionStatus, WorkflowTaskFailedCause
-from temporalio.api.workflowservice.v1 import ListWorkflowExecutionsRequest
+from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest, ListWorkflowExecutionsRequest
 from temporalio.client import Client, WorkflowHistory
 
 from audit.load import Loader, open_loader
@@ -26,10 +28,12 @@ from cli.environment import settings
 from cli.output import Format, say, tell, tell_json
 from cli.screen import draw, table
 from domain.faults import NotFound, UsageError
+from domain.messages import RunInput
 from runtime.settings import address
 from runtime.temporal import connect
 from store.intake import ALIVE
 from store.schema import check_schema
+from store.submission import digest_of
 
 _SOME = Annotated[list[str] | None, typer.Argument(metavar="ID", callback=checked_ids, help="all tasks by default")]
 _LEDGERS = Annotated[str | None, typer.Option(metavar="URL", help="simulators whose ledgers bear witness as well")]
@@ -47,6 +51,7 @@ _CLAIM = Annotated[
     float, typer.Option(min=0, metavar="SECONDS", help="how long a task may be due while live workers have its type")
 ]
 
+_AT_ONCE = 20
 _RESET = WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW
 
 
@@ -87,7 +92,8 @@ def read_answers(file: Path) -> Answers:
 async def read_runs(client: Client, loader: Loader) -> Runs:
     """Every attempt's runs that Temporal has on record; those that were made by a reset are marked."""
     asked_at = await loader.now()
-    found = [r async for r in _listed(client) if r.is_attempt]
+    several = asyncio.Semaphore(_AT_ONCE)
+    found = await asyncio.gather(*[_with_digest(client, r, several) async for r in _listed(client) if r.is_attempt])
     times = Counter(r.workflow_id for r in found)
     return Runs.of([await _marked(client, r) if times[r.workflow_id] > 1 else r for r in found], asked_at)
 
@@ -103,6 +109,20 @@ async def _listed(client: Client) -> AsyncIterator[Run]:
         wanted.next_page_token = page.next_page_token
         if not page.next_page_token:
             return
+
+
+async def _with_digest(client: Client, found: Run, several: asyncio.Semaphore) -> Run:
+    """With the digest of the business record that it was given: its first event has it."""
+    execution = WorkflowExecution(workflow_id=found.workflow_id, run_id=found.run_id)
+    wanted = GetWorkflowExecutionHistoryRequest(namespace=client.namespace, execution=execution, maximum_page_size=1)
+    async with several:
+        page = await client.workflow_service.get_workflow_execution_history(wanted, retry=True)
+    given = page.history.events[0].workflow_execution_started_event_attributes.input.payloads
+    try:
+        run = RunInput.model_validate_json(given[0].data)
+    except (IndexError, ValidationError):
+        return found
+    return found if run.undo else found.model_copy(update={"digest": digest_of(run.definition, run.record)})
 
 
 async def _marked(client: Client, found: Run) -> Run:

@@ -145,6 +145,7 @@ DAMAGE: list[tuple[str, Json, Callable[[Json], object]]] = [
     ("attempt_has_one_run", processed(), lambda p: p["runs"].append(run(1, "FAILED"))),
     ("run_has_its_claim", processed(), lambda p: p["runs"].append(run(2, "FAILED"))),
     ("run_has_its_claim", processed(), lambda p: p["runs"][0].update(workflow_id="gift/t/1")),
+    ("bound_run_was_given_the_record", processed(), lambda p: p["runs"][0].update(digest="of another record")),
     ("finished_run_finished_its_task", failed(), lambda p: p["runs"][0].update(status="COMPLETED")),
     (
         "no_run_outlives_its_task",
