@@ -1,0 +1,60 @@
+"""A stack whose ports are taken between the choice and the bind, by somebody who answers as one of its own would."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from runtime.embedded import stack as module
+from runtime.embedded.ports import LOOPBACK, free_port
+from runtime.embedded.postgres import EmbeddedPostgres
+from runtime.embedded.stack import CALLBACK_PORT, SIMULATORS_PORT, EmbeddedStack
+
+pytestmark = pytest.mark.timeout(180)
+_HEALTHY = b'{"status": "ok", "role": "callbacks"}'
+
+
+@pytest.fixture(autouse=True)
+def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stack leaves the shell behind; this process has other tests to run."""
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+
+
+@asynccontextmanager
+async def stranger() -> AsyncIterator[int]:
+    """Somebody who is healthy, whatever is asked; the port."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(_HEALTHY), _HEALTHY))
+        writer.close()
+
+    async with await asyncio.start_server(answer, LOOPBACK, 0) as server:
+        yield server.sockets[0].getsockname()[1]
+
+
+@pytest.mark.parametrize("preferred", [SIMULATORS_PORT, CALLBACK_PORT], ids=["services", "callbacks"])
+async def test_port_that_a_healthy_stranger_took_meanwhile_is_replaced(
+    preferred: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack = EmbeddedStack(tmp_path / "state", workers=1)
+    async with stranger() as taken:
+        offered = {preferred: [taken]}
+        monkeypatch.setattr(module, "free_port", lambda port: offered[port].pop() if offered.get(port) else free_port())
+        try:
+            await stack.start()
+            assert offered == {preferred: []}
+            for url in (stack.addresses.simulators_url, stack.addresses.callback_url):
+                assert not url.endswith(f":{taken}")
+            async with httpx.AsyncClient() as http:
+                told = (await http.get(f"{stack.addresses.simulators_url}/health")).json()
+            assert told["state_dir"] == str(tmp_path / "state" / "simulators")
+        finally:
+            await stack.stop()
+            await asyncio.to_thread(EmbeddedPostgres(tmp_path / "state").delete_data)
