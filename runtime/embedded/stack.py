@@ -116,9 +116,9 @@ class EmbeddedStack:
         except OSError as error:
             raise UsageError(f"the state folder {str(self.state_dir)!r} can't be made: {error.strerror}") from error
         self._lock.acquire()
+        await asyncio.to_thread(self._clear_up)
         for folder in _PRIVATE:
             make_private(self.state_dir / folder)
-        await asyncio.to_thread(self._clear_up)
         credentials = Credentials.of(self.state_dir)
         await self._start_postgres(credentials)
         client = await self._start_temporal()
