@@ -46,7 +46,15 @@ class Bug:
     by_submitter: bool = False
 
 
-_GUARD = ("ALTER TABLE task DISABLE TRIGGER guard_task", "ALTER TABLE task ENABLE TRIGGER guard_task")
+def _without(*guards: str) -> tuple[str, str]:
+    """Statements that switch guards off, and on again; each as `table.trigger`."""
+    named = [guard.split(".") for guard in guards]
+    off, on = (
+        [f"ALTER TABLE {table} {what} TRIGGER {trigger}" for table, trigger in named] for what in ("DISABLE", "ENABLE")
+    )
+    return "; ".join(off), "; ".join(on)
+
+
 _UNGUARDED = (
     "task_id = %(task_id)s AND locked_by = %(locked_by)s AND (run_id IS NULL OR run_id = %(run_id)s)",
     "task_id = %(task_id)s",
@@ -161,7 +169,7 @@ BUGS = (
         ),
         ("order undone in mid-charge",),
         ("state_changes_are_legal",),
-        _GUARD,
+        _without("task.guard_task", "task.check_transition"),
     ),
     Bug(
         "log_after_effect",
@@ -235,7 +243,7 @@ BUGS = (
         (Statement("advance", "FROM moved, held", "FROM moved, held WHERE moved.state <> 'Processed'"),),
         ("order: after:complete:confirm",),
         ("events_are_numbered_without_a_gap",),
-        ("ALTER TABLE task DISABLE TRIGGER check_event", "ALTER TABLE task ENABLE TRIGGER check_event"),
+        _without("task.check_transition"),
     ),
     Bug(
         "release_counts_a_failure",
@@ -254,7 +262,7 @@ BUGS = (
         (Statement("claim", "t.epoch + 1", "t.epoch"),),
         ("order: after:complete:confirm",),
         ("epochs_rise_by_one_with_each_claim", "tokens_never_fall"),
-        _GUARD,
+        _without("task.guard_task"),
     ),
     # --- undo -------------------------------------------------------------------------------------------------
     Bug(
@@ -303,7 +311,15 @@ BUGS = (
         ),
         ("order undone while it expires",),
         ("expiry_ends_the_hold_that_it_names",),
-        _GUARD,
+        _without("task.guard_task", "event.guard_event"),
+    ),
+    Bug(
+        "supervisor_settles_what_expired",
+        "the Supervisor ends a task as done whose attempt has expired, instead of asking for the next one",
+        (Statement("recover", "state = x.target,", "state = replace(x.target, 'Pending', 'Processed'),"),),
+        ("order cancelled: after:claim",),
+        ("state_changes_are_legal",),
+        _without("event.guard_event"),
     ),
     Bug(
         "second_sweep_counts_twice",
@@ -318,6 +334,7 @@ BUGS = (
         ),
         ("order that can't be confirmed",),
         ("step_failures_have_their_events",),
+        _without("step.check_step"),
     ),
     Bug(
         "alert_missing",
