@@ -40,8 +40,8 @@ def put(store: StoreBench, task_id: str, state: TaskState, *, held: bool, overdu
     """A task past every guard, with one event and a step in each state of its own, none a pivot."""
     store.owner(
         "INSERT INTO task (task_id, definition, version, state, record_digest, submitter, data_class, epoch,"
-        " last_event, locked_by, run_id, complete_by)"
-        " VALUES (%(id)s, 'order', 1, %(state)s, 'digest', 'test', 'internal', 1, 1, %(holder)s, %(run)s,"
+        " last_event, confirmed, locked_by, run_id, complete_by)"
+        " VALUES (%(id)s, 'order', 1, %(state)s, 'digest', 'test', 'internal', 1, 1, true, %(holder)s, %(run)s,"
         " clock_timestamp() - make_interval(secs => %(overdue)s))",
         id=task_id,
         state=state,
@@ -198,6 +198,7 @@ def expire(connection: Connection[Any], task_id: str, state: TaskState, after: T
         ({"epoch": 2}, False),
         ({"worker": "me"}, False),
         ({"claim_nonce": "mine"}, False),
+        ({"confirmed": True}, False),
         ({"record_digest": "another"}, False),
         ({"submitter": "me"}, False),
         ({"reply_to": "me"}, False),
@@ -275,6 +276,12 @@ def test_supervisor_undoes_nothing_past_its_pivot(opened: StoreBench) -> None:
         ("budget_left = budget_left + reserved, budget = budget + reserved", True),
         ("undo_budget_left = undo_budget_left + reserved, undo_budget = undo_budget + reserved", True),
         ("budget_left = budget_left + reserved + 1, budget = budget + reserved + 1", False),
+        ("undo_budget_left = undo_budget_left + 1, undo_budget = undo_budget + 1", False),
+        (
+            "budget = budget + 3, budget_left = budget_left + 3,"
+            " undo_budget = undo_budget - 1, undo_budget_left = undo_budget_left - 1",
+            False,
+        ),
         ("budget_left = budget_left - 1", False),
         ("budget = budget + 1", False),
         ("undo_budget_left = undo_budget_left + 3", False),

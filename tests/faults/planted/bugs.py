@@ -317,7 +317,7 @@ BUGS = (
         "supervisor_settles_what_expired",
         "the Supervisor ends a task as done whose attempt has expired, instead of asking for the next one",
         (Statement("recover", "state = x.target,", "state = replace(x.target, 'Pending', 'Processed'),"),),
-        ("order cancelled: after:claim",),
+        ("order: after:call:charge",),
         ("state_changes_are_legal",),
         _without("event.guard_event"),
     ),

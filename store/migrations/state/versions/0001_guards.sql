@@ -106,6 +106,7 @@ BEGIN
     IF acting_role() = 'supervisor' AND NOT (
             NEW.state = OLD.state AND NEW.state IN ('Running', 'Undoing', 'UndoFailed')
             AND NEW.failure_count IN (OLD.failure_count, OLD.failure_count + 1)
+            AND NEW.budget >= OLD.budget AND NEW.undo_budget >= OLD.undo_budget
             AND NEW.budget - NEW.budget_left = OLD.budget - OLD.budget_left
             AND NEW.undo_budget - NEW.undo_budget_left = OLD.undo_budget - OLD.undo_budget_left
             AND NEW.budget - OLD.budget + NEW.undo_budget - OLD.undo_budget IN (0, OLD.reserved)
