@@ -1,6 +1,7 @@
 #!/bin/bash
 # Runs once, when the data volume is empty: roles and databases, each right as narrow as its user needs.
-# Tables and their grants come from the migrations, which run as sas_owner.
+# Tables, their grants, and the guards that hold each role to its own moves come from the migrations, which run as
+# sas_owner. A login is a member of one group only: one of both would count as the application, and could not sweep.
 set -euo pipefail
 
 psql -v ON_ERROR_STOP=1 --username "$POSTGRES_USER" --dbname postgres \

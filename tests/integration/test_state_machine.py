@@ -114,7 +114,7 @@ def refusal(error: pytest.ExceptionInfo[psycopg.Error]) -> str | None:
 
 @pytest.mark.demand("B1", "B11", "F8")
 @pytest.mark.parametrize(("before", "after"), list(product(TaskState, TaskState)), ids=str)
-def test_database_allows_exactly_the_listed_moves_with_the_listed_kinds_of_event(
+def test_database_allows_exactly_the_listed_task_transitions(
     owner: Connection[Any], before: TaskState, after: TaskState
 ) -> None:
     put(owner, before)
