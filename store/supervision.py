@@ -174,6 +174,12 @@ class Supervision:
         )
         return [StaleRun.model_validate(r) for r in rows]
 
+    async def workflow_code_fails(self, attempt: str, fault: str) -> None:
+        """Raise an alert, once an hour, that an attempt came to nothing since its workflow code fails or blocks."""
+        message = f"the workflow code of {attempt} fails, in its definition or elsewhere: {fault}"
+        terms = {"kind": "workflow_code_fails", "task_id": attempt.split("/")[1], "message": message[:1_000]}
+        await self._database.rows(query("alert_once"), terms)
+
     async def looked_at(self, runs: Sequence[StaleRun], *, done: Sequence[str]) -> None:
         """Forget the attempts about whose runs nothing is left to do; the others go behind those not looked at."""
         await self._database.transaction(

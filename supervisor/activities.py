@@ -143,7 +143,11 @@ class SupervisorActivities:
         """End the runs that have lost their task. What can't be done now is left for a later sweep."""
         if self._client is not None:
             runs = await self._supervision.stale_runs(_STALE_RUNS)
-            await self._supervision.looked_at(runs, done=await end_runs(self._client, runs))
+            done = await end_runs(self._client, runs)
+            for attempt, fault in done.items():
+                if fault:
+                    await self._supervision.workflow_code_fails(attempt, fault)
+            await self._supervision.looked_at(runs, done=[*done])
 
     @activity.defn
     async def watch(self, terms: SweepTerms) -> None:

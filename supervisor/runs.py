@@ -12,7 +12,7 @@ from datetime import timedelta
 
 import structlog
 from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.enums.v1 import EventType
+from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowHandle
@@ -35,35 +35,37 @@ _HANDED_ON = (
 log = structlog.get_logger(__name__)
 
 
-async def end_runs(client: Client, runs: Sequence[StaleRun]) -> list[str]:
+async def end_runs(client: Client, runs: Sequence[StaleRun]) -> dict[str, str]:
     """End these runs. Returns the attempts that nothing is left to do about; to look at the others again is harmless.
+
+    Each comes with what its workflow code failed with, if it did: a definition that blocks is named nowhere else.
 
     An open run is cancelled, so that it ends by itself, with what it knows. One that is still open at the next look
     can't: it kills its workers, is paused, or has none. It is terminated then; at once, if its task was given up.
     """
     slots = asyncio.Semaphore(_AT_ONCE)
 
-    async def tried(run: StaleRun) -> bool:
+    async def tried(run: StaleRun) -> str | None:
         async with slots:
             return await _tried(client, run)
 
     done = await asyncio.gather(*map(tried, runs))
-    return [run.attempt for run, is_done in zip(runs, done, strict=True) if is_done]
+    return {run.attempt: fault for run, fault in zip(runs, done, strict=True) if fault is not None}
 
 
-async def _tried(client: Client, stale: StaleRun) -> bool:
+async def _tried(client: Client, stale: StaleRun) -> str | None:
     """What can't be done about one run is no reason to leave the others."""
     try:
         async with asyncio.timeout(_WITHIN_S):
             return await _end(client, stale)
     except Exception as error:
         if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:
-            return True  # it was never started, or its history is gone
+            return ""  # it was never started, or its history is gone
         log.warning("run not ended", run=stale.attempt, error=f"{type(error).__name__}: {error}")
-        return False
+        return None
 
 
-async def _end(client: Client, stale: StaleRun) -> bool:
+async def _end(client: Client, stale: StaleRun) -> str | None:
     """Cancel a run, or terminate it if it won't end by that; if it is closed, pass on what it was asked in vain."""
     # Not by the handle, which does not know the status of a run that is paused.
     wanted = DescribeWorkflowExecutionRequest(
@@ -75,22 +77,26 @@ async def _end(client: Client, stale: StaleRun) -> bool:
     if not run.HasField("close_time"):
         if not (stale.given_up or answer.workflow_extended_info.cancel_requested):
             await handle.cancel(rpc_timeout=_RPC)
-            return False
+            return None
         await handle.terminate(reason=_REASON, rpc_timeout=_RPC)
-    await _pass_on(client, handle, run.task_queue)
-    return True
+    return await _pass_on(client, handle, run.task_queue)
 
 
-async def _pass_on(client: Client, handle: WorkflowHandle[object, object], task_queue: str) -> None:
-    """Pass the first request for undo on that a closed run was sent and has not handed on itself, if there is one."""
+async def _pass_on(client: Client, handle: WorkflowHandle[object, object], task_queue: str) -> str:
+    """Pass the first request for undo on that a closed run was sent and has not handed on itself, if there is one.
+
+    Returns what its workflow code last failed with.
+    """
     waiting: list[HistoryEvent] = []
+    fault = ""
     async for event in handle.fetch_history_events(rpc_timeout=_RPC):
+        fault = _fault(event) or fault
         if event.workflow_execution_signaled_event_attributes.signal_name == "compensate":
             waiting.append(event)
         elif event.event_type in _HANDED_ON:
             waiting.clear()
     if not waiting:
-        return
+        return fault
     signal = waiting[0].workflow_execution_signaled_event_attributes
     payloads = signal.input.payloads[:1]
     await client.start_workflow(
@@ -103,3 +109,13 @@ async def _pass_on(client: Client, handle: WorkflowHandle[object, object], task_
         static_summary=f"sent to {handle.id} by {signal.identity or 'unknown'}"[:200],
         rpc_timeout=_RPC,
     )
+    return fault
+
+
+def _fault(event: HistoryEvent) -> str:
+    """What workflow code failed with, and where: its innermost frame."""
+    failed = event.workflow_task_failed_event_attributes
+    if failed.cause != WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_WORKFLOW_WORKER_UNHANDLED_FAILURE:
+        return ""
+    frames = [line.strip() for line in failed.failure.stack_trace.splitlines() if line.strip().startswith("File ")]
+    return f"{failed.failure.message} ({frames[-1]})" if frames else failed.failure.message

@@ -114,8 +114,16 @@ async def test_bug_in_workflow_code_fails_no_task_which_ends_once_it_is_mended(
             assert said in await fails_a_task(await run_of(bench, task_id))
     assert (await bench.page(task_id)).task.state is TaskState.PROCESSING
     await bench.expire(task_id)
+
+    async def alerted() -> bool:
+        await bench.sweep()
+        return [
+            (a.kind, said in a.message, mistake.__name__ in a.message) for a in (await bench.page(task_id)).alerts
+        ] == [("workflow_code_fails", True, True)]
+
     async with bench.worker(Role.SCHEDULER, Role.AGENTS):
         assert await bench.settled_with_sweeps(task_id) is TaskState.PROCESSED
+        await eventually(alerted)
     assert simulators.live(task_id) == FULL
 
 

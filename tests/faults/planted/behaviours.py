@@ -13,7 +13,7 @@ import httpx
 from activities.agent import Call
 from activities.clock import uptime
 from domain.definition import Definition
-from domain.messages import AgentRequest, Begin, Completed, GaveUp, Grant, Json, Outcome, Report, UndoRequest, Work
+from domain.messages import AgentRequest, Begin, Completed, GaveUp, Grant, Json, Outcome, Report, Work
 from pipelines import registry
 from store.intake import Caps, Full, Intake, NewTask
 from store.orders import Amendment
@@ -66,10 +66,10 @@ def calling_before_it_is_begun(real: Any) -> Any:
 
 
 def swallowing_requests(_: Any) -> Any:
-    async def ask_for_undo(request: UndoRequest) -> str:
-        return "not_found"
+    async def hand_on(self: Any) -> None:
+        self.first = None
 
-    return ask_for_undo
+    return hand_on
 
 
 def undoing_only_what_is_there(real: Any) -> Any:

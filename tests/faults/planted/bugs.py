@@ -15,6 +15,7 @@ from store.supervision import Supervision
 from tests.faults.planted import behaviours as b
 from tests.faults.planted.patches import Behaviour, Patch, Statement, put_in
 from workflows import scheduler
+from workflows.asking import Requests
 
 NOTHING = "-"
 """In place of a bug's name: the same without one."""
@@ -56,7 +57,8 @@ def _without(*guards: str) -> tuple[str, str]:
 
 
 _UNGUARDED = (
-    "task_id = %(task_id)s AND locked_by = %(locked_by)s AND (run_id IS NULL OR run_id = %(run_id)s)",
+    "task_id = %(task_id)s AND locked_by = %(locked_by)s\n"
+    "        AND (run_id = %(run_id)s OR (run_id IS NULL AND claim_nonce = %(nonce)s))",
     "task_id = %(task_id)s",
 )
 _FROM_COMPLETED = (
@@ -377,7 +379,7 @@ BUGS = (
     Bug(
         "signal_swallowed",
         "an attempt that is asked for undo by a signal does not pass it on",
-        (Behaviour(scheduler, "ask_for_undo", b.swallowing_requests),),
+        (Behaviour(Requests, "hand_on", b.swallowing_requests),),
         CHAOS,
         ("undo_that_was_asked_for_is_done",),
     ),
