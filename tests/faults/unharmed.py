@@ -10,13 +10,17 @@ from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 
 from audit.breakers import SEEN
-from domain.states import EventKind, TaskState
+from domain.ids import attempt_id
+from domain.messages import RunInput, StepView
+from domain.states import EventKind, StepState, TaskState
+from runtime.temporal import queue_of
 from tests.conftest import FULL, ORDER, eventually
 from tests.faults.lane import Run
 from tests.faults.plays import answered_late
 from tests.faults.proxy import Cut
 from tests.faults.scenarios import Scenario
 
+ORDER_STEPS = ("stock", "charge", "ship", "confirm")
 FIRST_TASK_DONE = 4
 """The event with which the first workflow task of a run completes: where a reset goes back to."""
 
@@ -105,6 +109,31 @@ async def reset_in_mid_charge(run: Run) -> None:
     await run.reached(TaskState.PROCESSED)
 
 
+async def forged_before(run: Run) -> None:
+    """Somebody has started a run by hand under the id of the first attempt, with a cheaper order; it is due later."""
+    line = {**ORDER["lines"][0], "unit_price_minor": 1}
+    views = [StepView(name=name, state=StepState.NOT_STARTED, key_generation=0) for name in ORDER_STEPS]
+    forged = RunInput(
+        task_id=run.task_id,
+        definition="order",
+        version=1,
+        epoch=1,
+        nonce="made up",
+        undo=False,
+        record={**ORDER, "lines": [line]},
+        steps=views,
+    )
+    await run.world.client.start_workflow(
+        "order",
+        forged,
+        id=attempt_id("order", run.task_id, 1),
+        task_queue=queue_of("order", 1),
+        start_delay=timedelta(seconds=2),
+    )
+    await run.submit(ORDER)
+    await run.reached(TaskState.PROCESSED)
+
+
 async def contradicted_afterwards(run: Run) -> None:
     """An order that is submitted again with other content, when it is Processed."""
     await run.submit(ORDER)
@@ -141,6 +170,7 @@ UNHARMED = (
     Scenario("order whose reply is lost", reply_lost, _P, FULL),
     Scenario("order whose next service is shut", service_shut, _P, FULL),
     Scenario("order whose run is reset", reset_in_mid_charge, _P, FULL),
+    Scenario("order whose first run is forged", forged_before, _P, FULL),
     Scenario("order contradicted afterwards", contradicted_afterwards, _P, FULL),
     Scenario("undo refused for good", undo_refused, TaskState.COMPENSATION_FAILED, _KEPT),
 )

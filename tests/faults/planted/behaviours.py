@@ -15,6 +15,7 @@ from activities.clock import uptime
 from domain.definition import Definition
 from domain.messages import AgentRequest, Begin, Completed, GaveUp, Grant, Json, Outcome, Report, Work
 from pipelines import registry
+from runtime.dispatcher import Started
 from store.intake import Caps, Full, Intake, NewTask
 from store.orders import Amendment
 from store.state_store import Hold
@@ -248,6 +249,13 @@ def recovering_twice(real: Any) -> Any:
         return evicted
 
     return recover
+
+
+def adopting_any_run(_: Any) -> Any:
+    async def _started_before(self: Any, claim: Any) -> Started:
+        return Started(claim.task.task_id, claim.locked_by, None)
+
+    return _started_before
 
 
 def knowing_the_attempt_only(_: Any) -> Any:

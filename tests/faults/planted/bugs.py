@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from activities.agent import Agents, Call
 from activities.bookkeeping import Bookkeeping
+from runtime.dispatcher import Dispatcher
 from store.intake import Intake
 from store.orders import Orders
 from store.state_store import Hold, StateStore
@@ -145,6 +146,17 @@ BUGS = (
         ),
         ("order whose run is reset",),
         ("only_one_run_writes_for_an_attempt",),
+    ),
+    Bug(
+        "nonce_not_asked",
+        "whoever starts a run under the id of an attempt is believed",
+        (
+            Statement("advance", "(run_id IS NULL AND claim_nonce = %(nonce)s)", "run_id IS NULL"),
+            Behaviour(Hold, "holds", b.knowing_the_attempt_only),
+            Behaviour(Dispatcher, "_started_before", b.adopting_any_run),
+        ),
+        ("order whose first run is forged",),
+        ("bound_run_was_given_the_record",),
     ),
     Bug(
         "blind_retry_after_lost_commit",
