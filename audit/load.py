@@ -138,7 +138,7 @@ class Loader:
         now = rows["now"][0]
         definitions = {
             (d.name, d.version): DefinitionView(
-                policies=d.policies, has_live_worker=now - d.seen_at < self._alive_within
+                policies=d.policies, has_live_worker=d.seen_at is not None and now - d.seen_at < self._alive_within
             )
             for d in rows["definitions"]
         }

@@ -167,7 +167,7 @@ async def _on_record(settings: Settings) -> AsyncIterator[Check]:
 
 def _worker(what: str, place: str, since: timedelta | None) -> Check:
     if since is None:
-        return Check(what, place, "none has ever shown itself", _WORKER)
+        return Check(what, place, "none shows itself", _WORKER)
     return Check(what, place, f"seen {duration(since)} ago", _WORKER if since > 3 * ALIVE else "")
 
 

@@ -97,7 +97,7 @@ async def _wait(task_ids: Sequence[str], timeout: float, output: Format) -> Code
 
 async def _has_worker(reads: Reads, task: Task) -> bool:
     return any(
-        (row.name, row.version) == (task.definition, task.version) and since < 3 * ALIVE
+        (row.name, row.version) == (task.definition, task.version) and since is not None and since < 3 * ALIVE
         for row, since in await reads.definitions()
     )
 

@@ -24,14 +24,14 @@ TIDY = timedelta(seconds=5)
 """How often the housekeeper looks for submissions that were not finished."""
 
 
-async def publish_definitions(intake: Intake, registry: Registry) -> None:
-    """Put every definition's policies on record.
+async def publish_definitions(intake: Intake, registry: Registry, worker: str) -> None:
+    """Put every definition's policies on record, and show that this worker has it.
 
     Raises:
         DefinitionError: A released version says something else: a change needs a new version (H6).
     """
     for definition in registry:
-        if not await intake.publish(definition):
+        if not await intake.publish(definition, worker):
             name = f"{definition.name} v{definition.version}"
             raise DefinitionError(f"{name} was released with other policies: give the change a new version")
 

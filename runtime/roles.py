@@ -42,7 +42,7 @@ from runtime.temporal import TASK_QUEUE, check_namespace, connect, queue_of
 from store.database import Database
 from store.housekeeping import Housekeeper
 from store.inbox import InboxStore
-from store.intake import ALIVE
+from store.intake import ALIVE, Intake
 from store.schema import check_schema
 from store.state_store import StateStore
 from store.supervision import Supervision
@@ -179,7 +179,8 @@ async def _scheduler(
     inline = {service for d in registry() for s in d.steps if s.queue is None for service in s.services}
     _need_addresses(agents, inline)
     name = process_name("scheduler")
-    await publish_definitions(stores.intake, stores.registry)
+    stack.push_async_callback(_gone, stores.intake, name)
+    await publish_definitions(stores.intake, stores.registry, name)
     for definition in stores.registry:
         worst = {s.name: asdict(worst_case(definition, s)) for s in definition.steps}
         log.info("worst case", definition=definition.name, version=definition.version, steps=worst)
@@ -225,7 +226,7 @@ async def _scheduler(
     housekeeper = Housekeeper(stores.intake, stores.orders, settings.orphan_grace)
 
     async def show() -> None:
-        await publish_definitions(stores.intake, stores.registry)
+        await publish_definitions(stores.intake, stores.registry, name)
 
     await _background(
         stack,
@@ -236,6 +237,13 @@ async def _scheduler(
         repeat(TIDY, housekeeper.tidy),
     )
     stack.push_async_callback(_all_recorded, stores.store, name, draining.to_record_s)
+
+
+async def _gone(intake: Intake, worker: str) -> None:
+    """Say that nobody need count on this worker any more; a store that is away finds out by itself."""
+    with suppress(Unreachable, TimeoutError):
+        async with asyncio.timeout(1):
+            await intake.leave(worker)
 
 
 async def _all_recorded(store: StateStore, worker: str, within_s: float) -> None:

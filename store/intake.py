@@ -143,17 +143,26 @@ class Intake:
         """Raise an alert, unless one of its kind was raised within the hour."""
         await self._database.rows(query("alert_once"), {"kind": kind, "task_id": task_id, "message": message})
 
-    async def publish(self, definition: Definition) -> bool:
-        """Put a definition's policies where the Supervisor finds them. False: that version says something else."""
+    async def publish(self, definition: Definition, worker: str = "") -> bool:
+        """Put a definition's policies where the Supervisor finds them, and show that this worker has it.
+
+        Returns:
+            Whether that version says the same as before.
+        """
         rows = await self._database.rows(
             query("publish_definition"),
             {
                 "name": definition.name,
                 "version": definition.version,
                 "policies": json.dumps(definition.policies()),
+                "worker": worker,
             },
         )
         return definition.agrees_with(rows[0]["policies"])
+
+    async def leave(self, worker: str) -> None:
+        """Show that this worker has its definitions no more."""
+        await self._database.rows(query("leave"), {"worker": worker})
 
     async def live_worker_for(self, definition: str, within: timedelta) -> bool:
         """Whether a worker that has this definition has shown itself within that time."""

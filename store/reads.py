@@ -120,10 +120,10 @@ class Reads:
         """Events of these tasks, by task and number."""
         return await self._all(Event, f"{_OF_TASKS} ORDER BY task_id, number", {"ids": list(task_ids)})
 
-    async def definitions(self) -> Sequence[tuple[DefinitionRow, timedelta]]:
-        """Definitions on record by name and version, and how long ago a worker last showed that it has each."""
+    async def definitions(self) -> Sequence[tuple[DefinitionRow, timedelta | None]]:
+        """Definitions on record by name and version, and how long ago a worker that is still there showed each."""
         now, rows = await self._as_of_now(DefinitionRow, "ORDER BY name, version")
-        return [(row, now - row.seen_at) for row in rows]
+        return [(row, now - row.seen_at if row.seen_at else None) for row in rows]
 
     async def services(self) -> tuple[Sequence[ServiceRow], datetime]:
         """Every service that a definition on record names, by name, with its breaker, and the time now."""

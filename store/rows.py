@@ -151,7 +151,7 @@ class DefinitionRow(Row):
     version: int
     policies: Json
     released_at: datetime
-    seen_at: datetime
+    seen_at: datetime | None
 
 
 class ServiceRow(Row):

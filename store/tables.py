@@ -1,7 +1,7 @@
 """The tables of both databases, as SQLModel classes: what the migrations create and plain reads select from.
 
 State store: `task`, `step`, `compensation`, `event`, `definition`, `service`, `service_event`, `inbox`, `sweep`,
-`stale_run`, `dead_letter`, `alert`.
+`stale_run`, `dead_letter`, `alert`, `presence`.
 Orders database (a second database): `business_record`. All instants are `timestamptz`, set by the database's clock.
 """
 
@@ -264,13 +264,27 @@ class Event(StateTable, table=True):
 
 
 class DefinitionRow(StateTable, table=True):
-    """Policies of a released definition: what the Supervisor decides by, without any pipeline's code."""
+    """Policies of a released definition: what the Supervisor decides by, without any pipeline's code.
+
+    `seen_at`: when one of its workers that have not stopped last showed itself.
+    """
 
     __tablename__ = "definition"
     name: str = Field(sa_column=Column(String, primary_key=True))
     version: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))
     policies: dict[str, Any] = Field(sa_column=_json(nullable=False))
     released_at: datetime = Field(sa_column=_at())
+    seen_at: datetime | None = Field(default=None, sa_column=_at(nullable=True))
+
+
+class Presence(StateTable, table=True):
+    """A worker that has a definition, and when it last said so; one that stops takes its rows away."""
+
+    __tablename__ = "presence"
+
+    name: str = Field(sa_column=Column(String, primary_key=True))
+    version: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))
+    worker: str = Field(sa_column=Column(String, primary_key=True))
     seen_at: datetime = Field(sa_column=_at())
 
 

@@ -20,9 +20,10 @@ from domain.states import TaskState
 from runtime.embedded.ports import free_port
 from runtime.roles import Role
 from runtime.settings import Settings
+from store.intake import ALIVE
 from supervisor.schedule import SCHEDULE_ID
-from tests.conftest import FULL, Bench, Simulators
-from tests.workers import ROOT, environment
+from tests.conftest import FULL, Bench, Simulators, eventually
+from tests.workers import ROOT, WorkerProcess, environment
 
 
 @dataclass(frozen=True)
@@ -180,6 +181,26 @@ async def test_submit_says_that_no_live_worker_has_the_definition(
     assert "no live worker has the definition 'order'" in result.err
     shown = await starter(settings, "show", task_id)
     assert "next: claimable now, but no live worker has its definition" in shown.out
+
+
+async def test_worker_that_was_stopped_is_counted_on_no_more_and_others_are(
+    bench: Bench, settings: Settings, order: dict[str, Any], task_id: str
+) -> None:
+    with psycopg.connect(settings.admin_database_url.get_secret_value()) as connection:
+        connection.execute("DELETE FROM presence")  # the bench's own
+
+    async def two_are_there() -> bool:
+        return len(await bench.stores.store.database.rows("SELECT DISTINCT worker FROM presence")) == 2
+
+    async with bench.worker(Role.SCHEDULER):
+        with WorkerProcess(settings, roles=Role.SCHEDULER) as other:
+            await eventually(two_are_there)
+            await other.stop()
+        assert not await two_are_there()
+        assert await bench.stores.intake.live_worker_for("order", 3 * ALIVE)
+    result = await starter(settings, "submit", "-", stdin=message(task_id, order))
+    assert "no live worker has the definition 'order'" in result.err
+    assert "live workers have its definition" not in result.err
 
 
 @pytest.mark.demand("A7", "A9")

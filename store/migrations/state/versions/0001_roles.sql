@@ -19,6 +19,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON task, step TO scheduler_app;
 GRANT SELECT, INSERT, UPDATE ON compensation, service TO scheduler_app;
 GRANT SELECT, INSERT ON definition, inbox TO scheduler_app;
 GRANT UPDATE (seen_at) ON definition TO scheduler_app;
+GRANT SELECT, INSERT, UPDATE (seen_at), DELETE ON presence TO scheduler_app;
 GRANT UPDATE (deliveries) ON inbox TO scheduler_app;
 GRANT SELECT, DELETE ON event TO scheduler_app;
 GRANT SELECT ON alert TO scheduler_app;

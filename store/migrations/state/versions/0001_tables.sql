@@ -45,8 +45,16 @@ CREATE TABLE definition (
     version INTEGER NOT NULL,
     policies JSONB NOT NULL,
     released_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
-    seen_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
+    seen_at TIMESTAMP WITH TIME ZONE,
     PRIMARY KEY (name, version)
+);
+
+CREATE TABLE presence (
+    name VARCHAR NOT NULL,
+    version INTEGER NOT NULL,
+    worker VARCHAR NOT NULL,
+    seen_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
+    PRIMARY KEY (name, version, worker)
 );
 
 CREATE TABLE event (
