@@ -98,6 +98,7 @@ class Injector:
             Kind("worker told to stop", processes.stop_worker, per_min=0.6),
             Kind("Supervisor killed", processes.kill_sweeper, per_min=0.6),
             Kind("PostgreSQL killed", lambda: processes.kill(self._world.postgres), per_min=0.5),
+            Kind("PostgreSQL read-only", processes.take_no_writes, per_min=0.4),
             Kind("Temporal killed", lambda: processes.kill(self._world.temporal), per_min=0.4),
             Kind("services killed", lambda: processes.kill(self._world.services), per_min=0.4),
             Kind("service dies after its effect", services.crash, per_min=0.4),

@@ -97,6 +97,20 @@ class Processes:
             await server.start()
             return int(server.part.pid not in (None, before))
 
+    async def take_no_writes(self) -> int:
+        """Let PostgreSQL be read-only, as when its disk is full. Seen: a new session is."""
+        postgres, scene = self._scene.world.postgres.part, self._scene
+        async with scene.locks[postgres.name]:
+            await scene.rows("ALTER SYSTEM SET default_transaction_read_only = on")
+            try:
+                await scene.rows("SELECT pg_reload_conf()")
+                await asyncio.sleep(scene.between(1, 4))
+                on = await scene.rows("SHOW default_transaction_read_only")
+            finally:
+                await scene.rows("ALTER SYSTEM RESET default_transaction_read_only")
+                await scene.rows("SELECT pg_reload_conf()")
+        return int(on[0]["default_transaction_read_only"] == "on")
+
     async def start(self, worker: Worker) -> None:
         """Start it, but wait for nothing: while another part is away it ends again."""
         await worker.start(ready=False, **({"ROLES": "supervisor"} if worker is self._sweeper else {}))

@@ -26,11 +26,12 @@ class Scene:
         self.locks: defaultdict[object, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def rows(self, query: str, *params: Any) -> list[DictRow]:
-        """Read past the proxies."""
+        """Ask past the proxies."""
         async with await psycopg.AsyncConnection.connect(
             self.world.owner, row_factory=dict_row, connect_timeout=2, autocommit=True
         ) as connection:
-            return await (await connection.execute(query, params)).fetchall()
+            cursor = await connection.execute(query, params)
+            return await cursor.fetchall() if cursor.description else []
 
     async def until(self, condition: Callable[[], Awaitable[bool]], seconds: float, *, look_s: float = 0.05) -> bool:
         """Wait for a condition, but not for ever; whether it came."""
