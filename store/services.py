@@ -15,7 +15,10 @@ from time import monotonic
 from typing import Any, Literal
 from uuid import uuid4
 
-from store.database import Database, query
+from domain.faults import Unreachable
+from domain.text import clean
+from store.connection import is_of_rows
+from store.database import Database, Params, query
 
 Forced = Literal["open", "closed"]
 """What a person may say of a service."""
@@ -75,7 +78,7 @@ class Services:
         """A service has answered, well or with a refusal. Costs nothing while all is well."""
         if name in self._troubled:
             params = self._pace(name, task_id, by_hand=False)
-            await self._database.transaction((query("release_waiting"), params), (query("breaker_succeeded"), params))
+            await self._let_go(params, (query("breaker_succeeded"), params))
 
     async def lease(self, loaded: Sequence[tuple[str, int]]) -> None:
         """Choose the tasks that probe the open services whose pause is over; looks at most once a second."""
@@ -98,8 +101,22 @@ class Services:
         """A person opens or closes a breaker, or leaves it to itself again; those that waited go at a pace."""
         said = {"forced": forced, "requester": requester, "reason": reason, "request": uuid4().hex}
         params = {**self._pace(name, "", by_hand=True), **said}
-        release = [(query("release_waiting"), params)] if forced != "open" else []
-        await self._database.transaction((_THERE, params), *release, (query("breaker_force"), params))
+        words = ((_THERE, params), (query("breaker_force"), params))
+        await (self._database.transaction(*words) if forced == "open" else self._let_go(params, *words))
+
+    async def _let_go(self, params: Params, *words: tuple[str, Params]) -> None:
+        """Close a breaker, and let those that waited go at a pace; if one of them refuses, let all go as they are.
+
+        A service that is back is not kept from all for the sake of one row.
+        """
+        try:
+            await self._database.transaction((query("release_waiting"), params), *words)
+        except Exception as error:
+            if isinstance(error, Unreachable) or not is_of_rows(error):
+                raise
+            message = f"those that waited for service {params['name']} go without a pace: {clean(str(error))[:500]}"
+            alert = {"kind": "not_paced", "task_id": None, "message": message}
+            await self._database.transaction(*words, (query("alert_once"), alert))
 
     def _pace(self, name: str, task_id: str, *, by_hand: bool) -> dict[str, Any]:
         terms = self._terms

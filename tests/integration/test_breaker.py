@@ -212,6 +212,31 @@ async def test_after_the_probe_those_that_waited_go_at_a_pace_that_ramps_up(stor
     assert max(delays) == pytest.approx(ramp / 2 + len(delays) / per_s, abs=0.2)
 
 
+@pytest.mark.demand("C8", "D12")
+@pytest.mark.parametrize("by", ["its probe", "a person"])
+async def test_breaker_closes_although_one_of_those_that_waited_can_not_be_let_go(store: StoreBench, by: str) -> None:
+    """A row that refuses to be written costs the others their pace, and not the service."""
+    for name in ("first", "good", "odd"):
+        await store.submitted(name)
+    if by == "its probe":
+        await open_breaker(store, "stock")
+        assert await leased(store, "stock") == "first"
+    else:
+        await store.services.force("stock", "open", requester="ada", reason="maintenance")
+    store.owner(
+        "INSERT INTO event (task_id, number, kind, state_to, epoch, actor, detail)"
+        " SELECT task_id, last_event + 1, 'noted', state, epoch, 'x', '{}' FROM task WHERE task_id = 'odd'"
+    )
+    if by == "its probe":
+        await store.services.answered("stock", "first")
+    else:
+        await store.services.force("stock", None, requester="ada", reason="done")
+    assert breaker(store, "stock")["state"] == "closed"
+    assert "good" in [c.task.task_id for c in await store.store.claim("worker", LOADED, 1, ["good"])]
+    (alert,) = store.owner("SELECT message FROM alert WHERE kind = 'not_paced'")
+    assert alert["message"].startswith("those that waited for service stock go without a pace: ")
+
+
 @pytest.mark.demand("C8", "G4")
 async def test_person_has_the_last_word_on_a_breaker(store: StoreBench) -> None:
     await store.submitted("t")

@@ -14,6 +14,8 @@ from domain.states import UndoState
 from store.database import Database, Params, Rows
 from store.housekeeping import Housekeeper
 from store.intake import Intake, NewTask, Unfinished
+from store.orders import Amendment
+from store.services import BreakerTerms, Services
 from store.state_store import Claim, Hold, StateStore
 from store.submission import Submission, SubmissionDesk, digest_of
 from store.supervision import Recovery, Supervision
@@ -101,6 +103,7 @@ class Reality:
 
     def _through(self, state: Any, supervision: Supervision) -> None:
         self._store = StateStore(state, claim_within=LONG)
+        self._services = Services(state, BreakerTerms(per_s=0.001))
         self._intake, self._supervision = Intake(state, ROOMY), supervision
         self._desk = SubmissionDesk(self._intake, self._bench.orders, Registry([self._definition]))
 
@@ -158,6 +161,10 @@ class Reality:
         self._bench.owner(BREAKER, service=service, forced="open" if is_open else None)
         return Answer()
 
+    async def let_go(self, *, service: str) -> Answer:
+        await self._services.force(service, None, requester=PERSON, reason="it is back")
+        return Answer("nothing")
+
     async def late_answer(self, *, actor: str, step: str) -> Answer:
         await self._store.note_late(self._task_id, step, {"late": True}, actor=actor)
         return Answer()
@@ -203,8 +210,16 @@ class Reality:
         )
         return Answer((await self._store.request_undo(asked)).verdict)
 
-    async def resubmit(self) -> Answer:
-        moved, _ = await self._store.resubmit(self._task_id, requester=PERSON, reason="corrected", changes={})
+    async def resubmit(self, *, corrected: bool = False) -> Answer:
+        record = {**RECORDS[self._definition.name], **CHANGED[self._definition.name]}
+        amendment = Amendment(self._task_id, record, seen=0, id=f"{self._task_id} by {PERSON}")
+        moved, _ = await self._store.resubmit(
+            self._task_id,
+            requester=PERSON,
+            reason="corrected",
+            changes=CHANGED[self._definition.name] if corrected else {},
+            amend=(lambda: self._bench.orders.amend(amendment)) if corrected else None,
+        )
         return Answer("yes" if moved else "no")
 
     async def repair_undo(self, *, step: str, to: UndoState) -> Answer:

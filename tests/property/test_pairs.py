@@ -19,7 +19,7 @@ import psycopg
 import pytest
 
 from domain.definition import Definition
-from domain.states import UndoState
+from domain.states import TaskState, UndoState
 from runtime.embedded.postgres import EmbeddedPostgres
 from store.database import Database
 from store.state_store import Hold
@@ -41,7 +41,7 @@ END
 $$;
 CREATE TRIGGER stop_first AFTER INSERT ON event FOR EACH ROW EXECUTE FUNCTION stop_first();
 """
-PASS_OVER = ("claim", "recover")
+PASS_OVER = ("claim", "recover", "let_go")
 """Writes that take many rows, and leave out those that somebody has locked."""
 
 
@@ -91,6 +91,7 @@ class Scene:
     def __init__(self, place: Place, definition: Definition) -> None:
         self.task = Task(f"t-{uuid4().hex[:12]}", definition)
         self.real = Reality(place.bench, self.task.task_id, definition)
+        place.bench.owner("DELETE FROM service")
         self.hold: Hold | None = None
         self.decision = None
 
@@ -115,7 +116,10 @@ class Scene:
             "tidy": Write("tidy", {}),
             "request_undo": Write("request_undo", {"holder": None, "definition": None}),
             "resubmit": Write("resubmit", {}),
+            "resubmit corrected": Write("resubmit", {"corrected": True}),
         }
+        for service in self.task.broken:
+            found["breaker closes"] = Write("let_go", {"service": service})
         if self.decision:
             found["recover"] = Write("recover", {"decision": self.decision})
         for entry in self.task.log[-1:]:
@@ -159,6 +163,12 @@ def _by_hold(name: str, **terms: Any) -> Callable[[Scene], Write]:
     return lambda scene: Write(name, {"hold": scene.hold, **terms})
 
 
+def _needed(task: Task) -> str:
+    """The service that the task needs next."""
+    step = task.definition.step(task.following or "")
+    return (step.undo.action if step.undo and task.state is TaskState.COMPENSATING else step.action).partition(".")[0]
+
+
 SCRIPT: dict[str, Callable[[Scene], Write]] = {
     "record": lambda _: Write("write_record", {}),
     "submit": lambda _: Write("submit", {"same": True}),
@@ -167,6 +177,7 @@ SCRIPT: dict[str, Callable[[Scene], Write]] = {
     "address": _by_hold("advance", begin="address"),
     "disk": _by_hold("advance", begin="disk"),
     "wait": _by_hold("release", step=None, sent=None, delay_s=LONG.total_seconds()),
+    "break": lambda scene: Write("breaker", {"service": _needed(scene.task), "is_open": True}),
     "time": lambda scene: Write("time_passes", {"steps": scene.task.at_work}),
     "give_up": lambda scene: Write("give_up", {"hold": scene.hold, "step": scene.task.at_work[0]}),
     "fail": lambda scene: Write(
@@ -191,6 +202,8 @@ STARTS = [
     Start("not confirmed, with its record", "record"),
     Start("Pending", "submit"),
     Start("Pending, not due", "submit claim wait"),
+    Start("waiting for a service", "submit break"),
+    Start("to be undone, waiting for a service", "submit claim on on undo break"),
     Start("claimed", "submit claim"),
     Start("a step is running", "submit claim on"),
     Start("two steps are running", "submit claim address disk", PROVISIONING),

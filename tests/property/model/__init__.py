@@ -13,6 +13,7 @@ from tests.property.model.intake import (
     breaker,
     claim,
     late_answer,
+    let_go,
     not_started,
     submit,
     tidy,
@@ -25,7 +26,7 @@ from tests.property.model.run import advance, fail, give_up, release, undo_advan
 from tests.property.model.supervisor import recover
 from tests.property.model.task import Task
 
-_INTAKE = (submit, write_record, tidy, claim, not_started, time_passes, breaker, late_answer)
+_INTAKE = (submit, write_record, tidy, claim, not_started, time_passes, breaker, late_answer, let_go)
 _RUN = (advance, undo_advance, fail, undo_fail, give_up, release)
 _OTHERS = (request_undo, resubmit, repair_undo, recover)
 WRITERS: dict[str, Callable[..., Answer]] = {w.__name__: w for w in (*_INTAKE, *_RUN, *_OTHERS)}

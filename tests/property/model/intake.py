@@ -48,10 +48,7 @@ def _confirm(task: Task, actor: str) -> None:
 def claim(task: Task) -> Answer:
     """A dispatcher takes what is due, and needs no service whose breaker is open: the epoch rises."""
     undo = task.state is _T.COMPENSATING
-    following = (
-        task.next_undo if undo else next((n for n, s in task.steps.items() if s.state is not _S.COMPLETED), None)
-    )
-    if not (task.is_claimable and task.due) or task.is_blocked(following, undo=undo):
+    if not (task.is_claimable and task.due) or task.is_blocked(task.following, undo=undo):
         return Answer("nothing")
     task.epoch, task.held = task.epoch + 1, True
     task.move(_K.CLAIMED, WORKER, _T.PROCESSING if task.state is _T.PENDING else None)
@@ -83,6 +80,16 @@ def time_passes(task: Task, *, steps: list[str]) -> Answer:
     for entry in task.log:
         entry.waits = False
     return Answer()
+
+
+def let_go(task: Task, *, service: str) -> Answer:
+    """The breaker of a service closes by a person's word: who waits for it goes at a pace, which tells nobody."""
+    undo = task.state is _T.COMPENSATING
+    if task.is_claimable and task.is_blocked(task.following, undo=undo) and service in task.broken:
+        task.due = False
+        task.move(_K.NOTED, "breaker")
+    task.broken = task.broken - {service}
+    return Answer("nothing")
 
 
 def breaker(task: Task, *, service: str, is_open: bool) -> Answer:

@@ -35,7 +35,7 @@ def request_undo(task: Task, *, holder: str | None, definition: str | None) -> A
     return Answer("accepted")
 
 
-def resubmit(task: Task) -> Answer:
+def resubmit(task: Task, *, corrected: bool = False) -> Answer:
     """Error to Pending: fresh budget; a new key only where it is proved that no effect exists."""
     if task.state is not _T.ERROR:
         return Answer("no")

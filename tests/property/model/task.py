@@ -92,6 +92,13 @@ class Task:
         return next((e.step for e in reversed(self.log) if e.state.is_open), None)
 
     @property
+    def following(self) -> str | None:
+        """The step that the next attempt needs first."""
+        if self.state is _T.COMPENSATING:
+            return self.next_undo
+        return next((n for n, s in self.steps.items() if s.state is not _S.COMPLETED), None)
+
+    @property
     def past_pivot(self) -> bool:
         """A pivot may have had its effect: the task can only go forward."""
         pivots = [self.steps[s.name] for s in self.definition.steps if s.pivot]
