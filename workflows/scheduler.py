@@ -102,7 +102,8 @@ class Scheduler:
         """Carry out what was claimed. Returns the step table; raises a typed error if the task is not finished."""
         run = _input(args)
         if run is None:
-            await self._requests.hand_on()
+            with suppress(ValueError):  # its workflow id names no task whose undo could be asked for
+                await self._requests.hand_on()
             message = "only the dispatcher starts an attempt: submit the task with `starter.py`"
             raise ApplicationError(message, type="NotAnAttempt", non_retryable=True)
         definition = registry().find(run.definition, run.version)

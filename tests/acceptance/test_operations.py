@@ -81,7 +81,11 @@ async def test_run_that_was_started_by_hand_is_refused_and_touches_nothing(
         for arguments in ([], ["nonsense"], [{"task_id": task_id}], [task.as_run(order)]):
             with pytest.raises(WorkflowFailureError) as failed:
                 await bench.client.execute_workflow(
-                    "order", args=arguments, id=f"by-hand-{task_id}", task_queue="scheduler"
+                    "order",
+                    args=arguments,
+                    id=f"by-hand-{task_id}",
+                    task_queue="scheduler",
+                    start_signal="compensate",
                 )
             assert failed.value.cause.type == "NotAnAttempt"  # type: ignore[attr-defined]
     assert await bench.contents(task_id) == before
