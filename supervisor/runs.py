@@ -118,4 +118,5 @@ def _fault(event: HistoryEvent) -> str:
     if failed.cause != WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_WORKFLOW_WORKER_UNHANDLED_FAILURE:
         return ""
     frames = [line.strip() for line in failed.failure.stack_trace.splitlines() if line.strip().startswith("File ")]
-    return f"{failed.failure.message} ({frames[-1]})" if frames else failed.failure.message
+    blocked = failed.failure.application_failure_info.type == "_DeadlockError"  # which lists its frames from within
+    return f"{failed.failure.message} ({frames[0 if blocked else -1]})" if frames else failed.failure.message
