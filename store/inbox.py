@@ -17,8 +17,11 @@ class InboxStore:
     async def put(self, response_id: str, key: str, outcome: Outcome) -> bool:
         """Keep an answer. False: the key has one of that response id already (a duplicate, counted)."""
         body = json.dumps(OutcomeBox(outcome=outcome).model_dump(mode="json"))
-        rows = await self._database.rows(query("put_answer"), {"response_id": response_id, "key": key, "body": body})
-        return bool(rows[0]["deliveries"] == 1)
+        params = {"response_id": response_id, "key": key, "body": body}
+        # One at a time for each key: of two in the same instant, the first to be seen is the first by its time as well.
+        lock = "SELECT pg_advisory_xact_lock(hashtextextended(%(key)s, 0))"
+        _, rows = await self._database.transaction((lock, params), (query("put_answer"), params))
+        return bool(rows[1][0]["deliveries"] == 1)
 
     async def find(self, key: str) -> Outcome | None:
         """The first answer to a key, which is the one that counts; None if there is none."""

@@ -22,10 +22,12 @@ from activities.reservations import Reservations
 from domain.faults import KEY_FORGOTTEN
 from domain.ids import idempotency_keys
 from domain.messages import AgentRequest, Completed, End, Outcome, OutcomeBox, Overtaken, Refused, Report, Work
+from store.database import Params, query
 from store.inbox import InboxStore
 from store.state_store import Hold
 from tests.integration.store_bench import RUN, StoreBench, begin
 
+Statement = tuple[str, Params]
 RESET = "the run that was made by reset"
 
 
@@ -141,3 +143,37 @@ async def test_activity_that_is_run_again_while_it_lives_joins_its_call(
     assert (row["state"], row["budget"] - row["budget_left"], row["outcome_unknown"]) == ("Completed", 1, False)
     charge = store.step(task_id, "charge")
     assert charge["budget"] - charge["budget_left"] == then.calls, "reserved once"
+
+
+@pytest.mark.demand("C11")
+async def test_of_two_answers_in_the_same_instant_the_one_that_is_seen_first_counts_for_ever(
+    store: StoreBench, task_id: str
+) -> None:
+    """The first has its time, and is not committed yet when the second comes."""
+    inbox, key = InboxStore(store.database), f"{task_id}:machine:0"
+    done, refused = (
+        Completed(result={"of": "the first"}, calls=None),
+        Refused(code="no", message="", unknown_before=True),
+    )
+    put: Statement = (query("put_answer"), {"response_id": "1", "key": key, "body": _boxed(done)})
+    first_in, may_commit = asyncio.Event(), asyncio.Event()
+
+    async def wait(_: object) -> None:
+        first_in.set()
+        await may_commit.wait()
+
+    lock: Statement = ("SELECT pg_advisory_xact_lock(hashtextextended(%(key)s, 0))", {"key": key})
+    first = asyncio.create_task(store.database.transaction(lock, put, before_commit=wait))
+    await first_in.wait()
+    second = asyncio.create_task(inbox.put("2", key, refused))
+    waiting = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    while not store.owner(waiting):
+        assert not second.done(), "it has overtaken the first"
+        await asyncio.sleep(0.01)  # between two looks; the condition, not the time, decides
+    may_commit.set()
+    await asyncio.gather(first, second)
+    assert await inbox.find(key) == done
+
+
+def _boxed(outcome: Outcome) -> str:
+    return OutcomeBox(outcome=outcome).model_dump_json()
