@@ -26,6 +26,7 @@ _BY_HOLDER = frozenset(
 _ENDS_HOLD = frozenset(
     {_K.PROCESSED, _K.FAILED, _K.RELEASED, _K.EXPIRED, _K.UNDO_REQUESTED, _K.COMPENSATED, _K.UNDO_FAILED}
 )
+_COSTS_NOTHING = frozenset({_K.SUBMITTED, _K.CONFIRMED, _K.CLAIMED, _K.ADVANCED, _K.NOTED})
 _BY_PEOPLE = frozenset({_K.UNDO_REQUESTED, _K.UNDO_REPAIRED, _K.RESUBMITTED})
 _UNFINISHED = frozenset({StepState.NOT_STARTED, StepState.RUNNING, StepState.FAILED})
 
@@ -152,6 +153,29 @@ def step_failures_have_their_events(picture: Picture) -> Iterator[str]:
             yield f"step {step.name} has failed {step.failure_count} times in a row, by its events {said[step.name]}"
 
 
+def release_before_any_call_costs_nothing(picture: Picture) -> Iterator[str]:
+    """A task that was never held in vain but by those who sent nothing has spent what its completions say (E2)."""
+    used, at_work = Counter[str](), set[str]()
+    for event in picture.events:
+        said = event.detail
+        if said.get("began") in at_work:  # begun again, what it had reserved before is spent
+            return
+        if event.kind is _K.RELEASED:
+            if said.get("sent") != 0 or said.get("granted"):
+                return
+            at_work = set()
+        elif done := said.get("completed"):
+            if said.get("calls") is None:
+                return
+            used[done] += said["calls"]
+        elif event.kind not in _COSTS_NOTHING:
+            return
+        at_work |= {said["began"]} if "began" in said else set()
+    for step in picture.steps:
+        if not step.reserved and (spent := step.budget - step.budget_left) > used[step.name]:
+            yield f"step {step.name} has lost {spent} calls, {used[step.name]} were sent, and nobody failed"
+
+
 def finished_work_is_not_repeated(picture: Picture) -> Iterator[str]:
     """A step is completed once and undone once, and a task is Processed once, whatever was retried (design 1, F11)."""
     for word in ("completed", "undone"):
@@ -206,6 +230,7 @@ CHECKS = (
     events_fold_to_the_steps,
     failures_are_counted_once,
     step_failures_have_their_events,
+    release_before_any_call_costs_nothing,
     finished_work_is_not_repeated,
     steps_begin_in_their_order,
     no_step_begins_at_an_open_breaker,

@@ -57,7 +57,7 @@ INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, de
 SELECT
     moved.task_id, moved.last_event, 'released', held.state, moved.state, moved.epoch, %(locked_by)s,
     jsonb_strip_nulls(jsonb_build_object(
-        'cause', %(cause)s::text, 'granted', (SELECT jsonb_object_agg(name, reserved) FROM granted),
+        'cause', %(cause)s::text, 'sent', %(sent)s::int, 'granted', (SELECT jsonb_object_agg(name, reserved) FROM granted),
         'run_id', %(run_id)s::text
     ))
 FROM moved, held

@@ -250,6 +250,11 @@ class Run:
 
         await eventually(called)
 
+    async def work_as(self, *roles: str) -> None:
+        """Let the worker end, and one with these roles follow it."""
+        self.world.give_roles(*roles)
+        await self.worker.terminate()
+
     async def cancel_run(self) -> None:
         """Cancel the run that holds the task, in Temporal."""
         if locked_by := (await self.page()).task.locked_by:

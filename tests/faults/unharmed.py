@@ -13,6 +13,7 @@ from audit.breakers import SEEN
 from domain.ids import attempt_id
 from domain.messages import RunInput, StepView
 from domain.states import EventKind, StepState, TaskState
+from runtime.roles import Role
 from runtime.temporal import queue_of
 from tests.conftest import FULL, ORDER, eventually
 from tests.faults.lane import Run
@@ -21,6 +22,10 @@ from tests.faults.proxy import Cut
 from tests.faults.scenarios import Scenario
 
 ORDER_STEPS = ("stock", "charge", "ship", "confirm")
+
+_STALL_S = 7.0
+"""Long enough to be seen beside what the matrix allows a message, and short enough for the workflow task."""
+
 FIRST_TASK_DONE = 4
 """The event with which the first workflow task of a run completes: where a reset goes back to."""
 
@@ -134,6 +139,29 @@ async def forged_before(run: Run) -> None:
     await run.reached(TaskState.PROCESSED)
 
 
+async def not_served(run: Run) -> None:
+    """Nobody serves the queue of its charge for a while."""
+    await run.work_as(Role.SCHEDULER)
+    try:
+        await run.submit(ORDER)
+        await _heard(run, EventKind.RELEASED)
+    finally:
+        await run.work_as(*run.world.roles)
+    await run.reached(TaskState.PROCESSED)
+
+
+async def stalled(run: Run) -> None:
+    """The line to Temporal stalls behind a boundary, which has granted the time of its charge."""
+    run.fault("stock", "latency", latency_ms=500, times=1, match={"undo": False})
+    await run.submit(ORDER)
+    await run.called("stock")
+    run.world.proxies["temporal"].faults.stall = True
+    await eventually(lambda: _has_begun(run, "charge"))
+    await asyncio.sleep(_STALL_S)  # the fault itself
+    run.world.proxies["temporal"].heal()
+    await run.reached(TaskState.PROCESSED)
+
+
 async def contradicted_afterwards(run: Run) -> None:
     """An order that is submitted again with other content, when it is Processed."""
     await run.submit(ORDER)
@@ -171,9 +199,15 @@ UNHARMED = (
     Scenario("order whose next service is shut", service_shut, _P, FULL),
     Scenario("order whose run is reset", reset_in_mid_charge, _P, FULL),
     Scenario("order whose first run is forged", forged_before, _P, FULL),
+    Scenario("order whose queue nobody serves", not_served, _P, FULL),
+    Scenario("order whose line to Temporal stalls", stalled, _P, FULL, proxied=True),
     Scenario("order contradicted afterwards", contradicted_afterwards, _P, FULL),
     Scenario("undo refused for good", undo_refused, TaskState.COMPENSATION_FAILED, _KEPT),
 )
+
+
+async def _has_begun(run: Run, step: str) -> bool:
+    return any(e.detail.get("began") == step for e in (await run.page()).events)
 
 
 async def _has_settled(run: Run) -> bool:

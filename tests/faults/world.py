@@ -85,7 +85,7 @@ class World:
         variables: Mapping[str, str] = MappingProxyType({}),
         **settings: Any,
     ) -> None:
-        self.folder, self._count, self._roles, self._nursery = folder, workers, roles, nursery
+        self.folder, self._count, self.roles, self._nursery = folder, workers, roles, nursery
         self._proxied = proxied
         self._seed, self._variables, self._settings = seed, variables, settings
         self._stack = AsyncExitStack()
@@ -127,7 +127,7 @@ class World:
             **{k: v for k, v in os.environ.items() if not k.startswith(("SAS_", "TEMPORAL_"))},
             **environment(self.settings),
             "TEMPORAL_ADDRESS": f"{LOOPBACK}:{ports['temporal']}",
-            "ROLES": ",".join(self._roles),
+            "ROLES": ",".join(self.roles),
             **self._variables,
         }
         self.workers = [Worker(n, self.nursery, self._environment, self.folder) for n in range(self._count)]
@@ -207,6 +207,10 @@ class World:
             await eventually(settled, within_s=within_s)
         except TimeoutError:
             raise TimeoutError(f"{len(left)} tasks are not settled after {within_s:g} s: {left[:5]}") from None
+
+    def give_roles(self, *roles: str) -> None:
+        """What workers do that are started from now on."""
+        self._environment["ROLES"] = ",".join(roles)
 
     async def audit(self) -> list[Violation]:
         """Every invariant of all tasks, by all witnesses: stores, ledgers, runs, submitters."""

@@ -184,7 +184,11 @@ def pending() -> Json:
     """Just submitted."""
     p = processed()
     p["task"] |= {"state": "Pending", "epoch": 0, "last_event": 1, "last_seq": 0}
-    p |= {"events": p["events"][:1], "undo_log": [], "steps": [step(s, "NotStarted", epoch=0) for s in "ab"]}
+    p |= {
+        "events": p["events"][:1],
+        "undo_log": [],
+        "steps": [step(s, "NotStarted", epoch=0, budget_left=9) for s in "ab"],
+    }
     return p | {"ledgers": {"svc": {}}, "runs": []}
 
 

@@ -131,6 +131,11 @@ DAMAGE: list[tuple[str, Json, Callable[[Json], object]]] = [
         processed(),
         lambda p: p["ledgers"]["svc"]["calls"][0].update(time_left_ms=4_900),
     ),
+    (
+        "release_before_any_call_costs_nothing",
+        processed(),
+        lambda p: [p["events"][3]["detail"].update(calls=1), p["events"][4]["detail"].update(calls=0)],
+    ),
     ("calls_are_made_in_their_time", processed(), lambda p: p["ledgers"]["svc"]["calls"][0].update(token=7)),
     (
         "no_call_was_sent_with_its_time_up",

@@ -27,23 +27,23 @@ _MORE_TRIES = 2
 
 
 def with_token_of_first_attempt(real: Any) -> Any:
-    def _call(self: Any, url: str, request: AgentRequest, deadline: float) -> Call:
-        return real(self, url, request.model_copy(update={"epoch": 1}), deadline)  # type: ignore[no-any-return]
+    def _call(self: Any, spec: Any, url: str, request: AgentRequest, deadline: float) -> Call:
+        return real(self, spec, url, request.model_copy(update={"epoch": 1}), deadline)  # type: ignore[no-any-return]
 
     return _call
 
 
 def with_key_of_attempt(real: Any) -> Any:
-    def _call(self: Any, url: str, request: AgentRequest, deadline: float) -> Call:
-        call: Call = real(self, url, request, deadline)
+    def _call(self: Any, spec: Any, url: str, request: AgentRequest, deadline: float) -> Call:
+        call: Call = real(self, spec, url, request, deadline)
         return call if request.undo else replace(call, key=f"{request.task_id}:{request.step}:{request.epoch}")
 
     return _call
 
 
 def with_deadline_on_wall_clock(real: Any) -> Any:
-    def _call(self: Any, url: str, request: AgentRequest, deadline: float) -> Call:
-        return real(self, url, request, deadline + _AN_HOUR_S)  # type: ignore[no-any-return]
+    def _call(self: Any, spec: Any, url: str, request: AgentRequest, deadline: float) -> Call:
+        return real(self, spec, url, request, deadline + _AN_HOUR_S)  # type: ignore[no-any-return]
 
     return _call
 
@@ -82,12 +82,12 @@ def undoing_only_what_is_there(real: Any) -> Any:
 
 
 def retrying_below_the_budget(real: Any) -> Any:
-    async def _exchange(self: Call, method: str, path: str, body: Json | None) -> httpx.Response:
-        response: httpx.Response = await real(self, method, path, body)
+    async def _exchange(self: Call, method: str, path: str, body: Json | None, *, reads: bool) -> httpx.Response:
+        response: httpx.Response = await real(self, method, path, body, reads=reads)
         for _ in range(_MORE_TRIES):
             if response.is_server_error:
                 self.left, self.sent = self.left + 1, self.sent - 1
-                response = await real(self, method, path, body)
+                response = await real(self, method, path, body, reads=reads)
         return response
 
     return _exchange
@@ -117,6 +117,14 @@ def beginning_side_by_side(real: Any) -> Any:
         return list(dict.fromkeys([*real(self, running), *early]))
 
     return _ready
+
+
+def counting_from_the_command(_: Any) -> Any:
+    def _left_s(info: Any, request: AgentRequest) -> float:
+        left: timedelta = info.schedule_to_close_timeout - (info.started_time - info.scheduled_time)
+        return left.total_seconds()
+
+    return _left_s
 
 
 def naming_activities_anew(real: Any) -> Any:

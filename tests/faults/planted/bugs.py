@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from activities import queued
 from activities.agent import Agents, Call
 from activities.bookkeeping import Bookkeeping
 from runtime.dispatcher import Dispatcher
@@ -125,6 +126,20 @@ BUGS = (
         (Behaviour(Agents, "_call", b.with_deadline_on_wall_clock),),
         ("order: after:claim",),
         ("no_call_has_more_time_than_its_step",),
+    ),
+    Bug(
+        "time_from_the_command",
+        "a queued Agent's time counts from when the command reached Temporal, not from the grant",
+        (Behaviour(queued, "_left_s", b.counting_from_the_command),),
+        ("order whose line to Temporal stalls",),
+        ("calls_are_made_in_their_time",),
+    ),
+    Bug(
+        "release_keeps_the_calls",
+        "a step that nobody took is released without what it had reserved",
+        (Statement("release", "greatest(0, s.reserved - %(sent)s::int)", "0"),),
+        ("order whose queue nobody serves",),
+        ("release_before_any_call_costs_nothing",),
     ),
     # --- boundaries -------------------------------------------------------------------------------------------
     Bug(
