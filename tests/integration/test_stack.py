@@ -1,4 +1,4 @@
-"""A stack whose ports are taken between the choice and the bind, by somebody who answers as one of its own would."""
+"""A stack in this process: ports that somebody takes between the choice and the bind, and data that is to last."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from domain.faults import Conflict
 from runtime.embedded import stack as module
 from runtime.embedded.ports import LOOPBACK, free_port
 from runtime.embedded.postgres import EmbeddedPostgres
@@ -43,7 +44,7 @@ async def stranger() -> AsyncIterator[int]:
 async def test_port_that_a_healthy_stranger_took_meanwhile_is_replaced(
     preferred: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stack = EmbeddedStack(tmp_path / "state", workers=1)
+    stack = EmbeddedStack(tmp_path / "state", workers=1, disposable=True)
     async with stranger() as taken:
         offered = {preferred: [taken]}
         monkeypatch.setattr(module, "free_port", lambda port: offered[port].pop() if offered.get(port) else free_port())
@@ -58,3 +59,12 @@ async def test_port_that_a_healthy_stranger_took_meanwhile_is_replaced(
         finally:
             await stack.stop()
             await asyncio.to_thread(EmbeddedPostgres(tmp_path / "state").delete_data)
+
+
+async def test_stack_that_begins_empty_is_refused_where_data_is_to_last(tmp_path: Path) -> None:
+    (kept := tmp_path / "temporal").mkdir()
+    stack = EmbeddedStack(tmp_path, disposable=True)
+    with pytest.raises(Conflict, match="to last"):
+        await stack.start()
+    await stack.stop()
+    assert kept.exists()
