@@ -177,7 +177,7 @@ def address(settings: Settings, name: str) -> str:
 
 def _problem(error: Any) -> str:
     name = f"SAS_{'__'.join(str(part) for part in error['loc']).upper()}"
-    given = os.environ.get(name, "")
+    given = str(error["input"])
     is_secret = Settings.model_fields[str(error["loc"][0])].annotation is SecretStr or "@" in given
     wrong = "what is given" if is_secret else repr(given[:100])
     return f"{name}: {error['msg'].removeprefix('Value error, ')}, not {wrong}"

@@ -49,15 +49,15 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="simulators", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=_port, default=8790, help="0 picks a free one; the ready line names it")
+    parser.add_argument("--port", type=port_number, default=8790, help="0 picks a free one; the ready line names it")
     parser.add_argument("--state-dir", type=Path, required=True, help="directory of the ledgers")
     parser.add_argument("--seed", type=int, default=0, help="seed of the draws that fault rates make")
     parser.add_argument("--machine-delay-ms", type=int, default=1500, help="how long a machine takes")
     return parser.parse_args()
 
 
-def _port(text: str) -> int:
-    """Raises ValueError, which the parser reports, unless it is a port."""
+def port_number(text: str) -> int:
+    """A port. Raises ValueError, which the parser reports, unless it is one."""
     if not 0 <= int(text) <= 65_535:
         raise ValueError(text)
     return int(text)

@@ -79,7 +79,7 @@ def test_wrong_setting_is_refused_by_its_name_with_a_right_form(value: str, monk
     said = str(refused.value)
     assert said.startswith(f"{name}: ")
     assert form in said
-    assert value in said or name == "SAS_SERVICES"
+    assert value.lower() in said.lower() or name == "SAS_SERVICES"
 
 
 def test_all_wrong_settings_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
