@@ -283,7 +283,10 @@ class WorstCase:
 def worst_case(definition: Definition, step: Step) -> WorstCase:
     """The product of all layers that repeat (E2): Temporal and the HTTP client never do, an Agent does within its
     allowance, and the Supervisor by the threshold and the extended waits, and once more for the attempt that is the
-    last straw. An undo with a quarantine is done twice, and its failures are counted from zero again (F6)."""
+    last straw. An undo with a quarantine is done twice, and its failures are counted from zero again (F6).
+
+    In a graph come the calls of attempts that another step has failed, which are granted anew: at most an allowance for
+    each failure of a step beside it, whose number is bounded here as well."""
     waits = definition.extended_wait.times if definition.extended_wait else 0
     attempts = definition.threshold + waits + 1
     undos = (2 if step.undo.quarantine else 1) if step.undo else 0

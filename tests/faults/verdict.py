@@ -24,7 +24,7 @@ from audit.judge import Violation
 from audit.load import open_loader
 from audit.picture import Terms
 from audit.run import Findings, audit
-from audit.witnesses import Answers, Caps, Ledgers, Runs
+from audit.witnesses import Answers, Caps, Ledgers
 from cli.audit import read_runs
 from domain.ids import undo_request_id
 from domain.messages import Json
@@ -170,7 +170,7 @@ async def judge(
     violations = [
         *found.violations,
         *(Violation("history_replays", w, text) for w, text in histories.diverged.items()),
-        *[v async for v in _undone(world, traffic, runs)],
+        *[v async for v in _undone(world, traffic)],
         *_money(world, traffic, figures),
     ]
     _count(figures, world, traffic, injector, found, histories, ledgers)
@@ -232,11 +232,8 @@ def machine() -> Json:
     }
 
 
-async def _undone(world: World, traffic: Traffic, runs: Runs) -> AsyncIterator[Violation]:
-    """Whoever asked for undo, and whose request was taken, gets it; a task past its pivot may say no.
-
-    A request that went to an attempt is excused if a run of that task was terminated: it may be gone with it.
-    """
+async def _undone(world: World, traffic: Traffic) -> AsyncIterator[Violation]:
+    """Whoever asked for undo, and whose request was taken, gets it; a task past its pivot may say no."""
     query = "SELECT task_id, definition, state, past_pivot(task_id) FROM task WHERE task_id = ANY(%s)"
     for task_id, definition, state, is_past_pivot in _rows(world, query, list(traffic.asked)):
         way, said = traffic.asked[task_id], ""
@@ -244,8 +241,7 @@ async def _undone(world: World, traffic: Traffic, runs: Runs) -> AsyncIterator[V
             said = await _verdict(world, undo_request_id(definition, task_id))
             may_stand = said == "past_pivot"
         else:
-            terminated = any(run.status == "TERMINATED" for run in runs.by_task.get(task_id, ()))
-            may_stand = way == "attempt" and (is_past_pivot or terminated)
+            may_stand = way == "attempt" and is_past_pivot
         if state not in _UNDO_ENDS and not may_stand:
             told = f", its verdict: {said}" if said else ""
             yield Violation("undo_that_was_asked_for_is_done", task_id, f"asked by {way}{told}; it is {state}")

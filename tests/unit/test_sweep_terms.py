@@ -1,0 +1,30 @@
+"""What a Schedule of one release starts, a worker of another understands."""
+
+from __future__ import annotations
+
+import pytest
+
+from domain.messages import RunInput
+from supervisor.activities import PageRequest, SweepTerms
+
+
+@pytest.mark.demand("H6")
+def test_terms_of_a_release_that_knows_more_or_fewer_of_them_start_a_sweep() -> None:
+    assert SweepTerms.model_validate({}) == SweepTerms()
+    assert SweepTerms.model_validate({"interval_s": 4.0, "a_later_word": 7}) == SweepTerms(interval_s=4.0)
+    request = PageRequest.model_validate({"terms": {}, "sweep": 1, "counts": True})
+    assert (request.sweep, request.after_id) == (1, "")
+
+
+@pytest.mark.demand("H6")
+def test_input_of_a_run_with_a_word_of_a_later_release_is_understood() -> None:
+    given = {
+        "task_id": "t-1",
+        "definition": "order",
+        "version": 1,
+        "epoch": 1,
+        "undo": False,
+        "record": {},
+        "steps": [],
+    }
+    assert RunInput.model_validate({**given, "a_later_word": 7}) == RunInput.model_validate(given)
