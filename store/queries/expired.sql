@@ -23,7 +23,7 @@ SELECT
     ) AS expiries,
     steps.rows AS steps
 FROM (
-    SELECT * FROM task
+    SELECT task_id, definition, version, state, locked_by, epoch, complete_by, last_event, progress_at FROM task
     WHERE
         locked_by IS NOT NULL
         AND complete_by <= (SELECT clock_timestamp())

@@ -261,6 +261,13 @@ def test_supervisor_undoes_nothing_past_its_pivot(opened: StoreBench) -> None:
         connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
 
 
+@pytest.mark.demand("D3", "B2")
+@pytest.mark.parametrize("columns", ["claim_nonce", "*"])
+def test_supervisor_does_not_learn_by_what_a_run_is_known(tasks: Databases, columns: str) -> None:
+    with role(tasks, SUPERVISOR) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
+        connection.execute(f"SELECT {columns} FROM task")  # noqa: S608 (literals)
+
+
 # --- what it may write of a step ------------------------------------------------------------------------------
 
 

@@ -27,8 +27,12 @@ GRANT SELECT, INSERT ON dead_letter, service_event TO scheduler_app;
 GRANT SELECT ON sweep, alembic_version TO scheduler_app;
 GRANT INSERT ON stale_run TO scheduler_app;
 
-GRANT SELECT ON task, step, compensation, event, definition, alert, sweep, service, alembic_version
-    TO scheduler_supervisor;
+-- Not a claim's nonce, by which its run is known: who holds a task is not the Supervisor's to say.
+GRANT SELECT (
+    task_id, definition, version, state, state_since, progress_at, confirmed, waiting, locked_by, run_id, worker, epoch,
+    complete_by, not_before, failure_count, created_at, updated_at, last_event, last_seq, error
+) ON task TO scheduler_supervisor;
+GRANT SELECT ON step, compensation, event, definition, alert, sweep, service, alembic_version TO scheduler_supervisor;
 GRANT UPDATE (
     state, state_since, progress_at, locked_by, run_id, complete_by, not_before, failure_count, error, last_event,
     updated_at
