@@ -129,7 +129,8 @@ class Dispatcher:
         Raises:
             Unreachable: A store or Temporal is; what could not be started for that is given back.
         """
-        await self._services.lease(list(self._timeouts))
+        if await self._services.lease(list(self._timeouts)):
+            self.wake()  # it may have been chosen from what others claim here
         return await self._round(None, states)
 
     async def start_only(self, task_ids: Sequence[str]) -> list[Started]:

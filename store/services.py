@@ -80,22 +80,27 @@ class Services:
             params = self._pace(name, task_id, by_hand=False)
             await self._let_go(params, (query("breaker_succeeded"), params))
 
-    async def lease(self, loaded: Sequence[tuple[str, int]]) -> None:
-        """Choose the tasks that probe the open services whose pause is over; looks at most once a second."""
+    async def lease(self, loaded: Sequence[tuple[str, int]]) -> bool:
+        """Choose the tasks that probe the open services whose pause is over; looks at most once a second.
+
+        Returns:
+            Whether one was chosen: it may be claimed now.
+        """
         if monotonic() - self._looked_at < _FRESH_S:
-            return
+            return False
         self._looked_at = monotonic()
         found = await self._database.rows(
             "SELECT name, state = 'open' AS open FROM service WHERE state = 'open' OR failures > 0 OR openings > 0"
         )
         self._troubled = {r["name"] for r in found}
-        if any(r["open"] for r in found):
-            params = {
-                "definitions": [name for name, _ in loaded],
-                "versions": [version for _, version in loaded],
-                "lease_s": self._terms.lease.total_seconds(),
-            }
-            await self._database.rows(query("breaker_lease"), params)
+        if not any(r["open"] for r in found):
+            return False
+        params = {
+            "definitions": [name for name, _ in loaded],
+            "versions": [version for _, version in loaded],
+            "lease_s": self._terms.lease.total_seconds(),
+        }
+        return bool(await self._database.rows(query("breaker_lease"), params))
 
     async def force(self, name: str, forced: Forced | None, *, requester: str, reason: str) -> None:
         """A person opens or closes a breaker, or leaves it to itself again; those that waited go at a pace."""

@@ -20,7 +20,8 @@ chosen AS MATERIALIZED (
         SELECT t.task_id
         FROM task AS t
         WHERE
-            t.locked_by IS NULL AND t.state IN ('Pending', 'Compensating') AND t.not_before <= clock_timestamp()
+            t.locked_by IS NULL AND t.confirmed AND t.state IN ('Pending', 'Compensating')
+            AND t.not_before <= clock_timestamp()
             AND (t.definition, t.version) IN (
                 SELECT l.definition, l.version
                 FROM unnest(%(definitions)s::text[], %(versions)s::int[]) AS l (definition, version)
@@ -45,3 +46,4 @@ leased AS (
 )
 INSERT INTO service_event (service, kind, state_from, state_to, task_id, until)
 SELECT name, 'probe', 'open', 'open', probe_task, probe_until FROM leased
+RETURNING service

@@ -89,7 +89,7 @@ async def test_of_timer_and_answer_that_meet_within_milliseconds_exactly_one_win
         for hold, report in zip(holds, reports, strict=True):
             won.append(report.end is None)
             step = store.step(hold.task_id, "stock")
-            assert store.kinds(hold.task_id)[3:] == (["advanced"] if won[-1] else ["expired"])
+            assert store.kinds(hold.task_id)[4:] == (["advanced"] if won[-1] else ["expired"])
             assert (step["state"], step["failure_count"]) == (("Completed", 0) if won[-1] else ("Running", 1))
             store.is_consistent(hold.task_id)
         way_s += 0.005 * (EACH / 2 - sum(won[-EACH:])) / EACH
@@ -101,7 +101,7 @@ def let_expire(store: StoreBench, *, within_s: float) -> float:
     earliest = monotonic()
     store.owner(
         "WITH at AS MATERIALIZED (SELECT clock_timestamp() + make_interval(secs => %(s)s) AS deadline),"
-        " t AS (UPDATE task SET complete_by = deadline FROM at WHERE locked_by IS NOT NULL AND last_event = 3)"
+        " t AS (UPDATE task SET complete_by = deadline FROM at WHERE locked_by IS NOT NULL AND last_event = 4)"
         " UPDATE step SET complete_by = deadline FROM at WHERE state = 'Running' AND name = 'stock'",
         s=within_s,
     )

@@ -10,8 +10,9 @@ import pytest
 
 from domain.messages import End, UndoRequest
 from domain.states import TaskState
+from store.intake import NewTask
 from store.reads import Reads
-from tests.integration.store_bench import BREAKER, LOADED, StoreBench, begin
+from tests.integration.store_bench import BREAKER, LOADED, StoreBench, begin, definition
 
 SLOTS = 1_000
 
@@ -172,6 +173,14 @@ async def test_service_is_not_probed_by_a_task_that_another_one_keeps_back(store
     await open_breaker(store, "stock")
     assert await leased(store, "stock") == "needs-stock"
     assert await claimable(store) == ["needs-stock"]
+
+
+@pytest.mark.demand("C8", "A6")
+async def test_service_is_not_probed_by_a_submission_that_is_not_confirmed(store: StoreBench) -> None:
+    await store.intake.admit(NewTask("t-1", definition("order"), "digest", "test", None))
+    await store.submitted("t-2")
+    await open_breaker(store, "stock")
+    assert await leased(store, "stock") == "t-2"
 
 
 @pytest.mark.demand("C8")

@@ -12,6 +12,7 @@ import pytest
 from temporalio.client import Client, WorkflowHandle
 from temporalio.service import RPCError
 
+from domain.messages import UndoRequest
 from runtime.dispatcher import Started
 from store.services import Services
 from tests.conftest import eventually
@@ -170,10 +171,10 @@ class Counting(Services):
 
     rounds = 0
 
-    async def lease(self, *args: Any) -> None:
+    async def lease(self, loaded: Any) -> bool:
         """As the services'."""
         self.rounds += 1
-        await super().lease(*args)
+        return await super().lease(loaded)
 
 
 @pytest.mark.demand("B1", "C8")
@@ -191,3 +192,21 @@ async def test_dispatcher_does_not_spin_while_what_is_due_is_held_back(
         await store.database.rows("SELECT pg_sleep(0.3)")
         assert counting.rounds - before <= 4
     assert store.row(task_id)["epoch"] == 0
+
+
+@pytest.mark.demand("B1", "C8")
+async def test_undo_that_may_probe_a_service_is_claimed_at_once(
+    store: StoreBench, client: Client, task_id: str
+) -> None:
+    """Whichever of the two sides of the dispatcher has looked at the service first."""
+    await store.begun(task_id)
+    await store.store.request_undo(UndoRequest(task_id=task_id, requester="anna", reason="by mistake"))
+    for n in range(BREAKER.failures):
+        await store.services.failed("stock", task_id, "503", report=str(n))
+    store.services._looked_at = float("-inf")
+    async with dispatching(store, client):
+
+        async def probes() -> bool:
+            return store.row(task_id)["epoch"] == 2
+
+        await eventually(probes)

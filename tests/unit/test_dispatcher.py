@@ -88,8 +88,9 @@ class Outage:
             self._dispatcher.wake()
             await asyncio.sleep(1)
 
-    async def lease(self, _: Any) -> None:
-        """The round of undos finds nothing, and is not counted."""
+    async def lease(self, _: Any) -> bool:
+        """No service is out."""
+        return False
 
     async def load(self, ids: Sequence[str]) -> dict[str, Record]:
         """A round begins; with the last one the worker drains."""
