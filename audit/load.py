@@ -31,13 +31,25 @@ from audit.picture import (
 from audit.witnesses import Ledgers, Witnesses
 from domain.faults import Unreachable, UsageError
 from store.connection import SQLALCHEMY, connect_async, reaching
-from store.tables import Alert, BusinessRecord, Compensation, DefinitionRow, Event, ServiceEvent, ServiceRow, Step, Task
+from store.tables import (
+    Alert,
+    BusinessRecord,
+    Compensation,
+    DefinitionRow,
+    Event,
+    ServiceEvent,
+    ServiceRow,
+    Step,
+    Sweep,
+    Task,
+)
 
 PAGE = 500
 NOBODY = Witnesses()
 
 Rows = Mapping[str, Sequence[Any]]
 
+_OUTAGES = select(Sweep.outage_until).where(col(Sweep.outage_until).is_not(None))
 _SERVICE_EVENTS = select(ServiceEvent).order_by(col(ServiceEvent.id))
 
 
@@ -130,6 +142,7 @@ class Loader:
                 "alerts": await all_of(Alert, col(Alert.id)),
                 "definitions": (await session.exec(select(DefinitionRow))).all(),
                 "services": (await session.exec(select(ServiceRow))).all(),
+                "outages": (await session.exec(_OUTAGES)).all(),
                 "service_events": (await session.exec(_SERVICE_EVENTS)).all(),
             }
 
@@ -159,6 +172,7 @@ class Loader:
                 **_testimony(witnesses, task),
                 breakers=breakers,
                 open_breakers=is_open,
+                outages=tuple(rows["outages"]),
                 now=now,
                 terms=self._terms,
             )

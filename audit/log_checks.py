@@ -103,6 +103,16 @@ def expiry_ends_the_hold_that_it_names(picture: Picture) -> Iterator[str]:
             yield f"event {event.number} (expired) names {named}, the attempt then was {holder}"
 
 
+def outage_counts_no_failure(picture: Picture) -> Iterator[str]:
+    """No expiry counts a failure of a task that was held in an outage of supervision or the store (failures 42)."""
+    claimed = {e.epoch: e.at for e in picture.events if e.kind is EventKind.CLAIMED}
+    for event in picture.events:
+        if event.kind is EventKind.EXPIRED and event.detail.get("failed") and event.epoch in claimed:
+            for until in picture.outages:
+                if claimed[event.epoch] < until <= event.at:
+                    yield f"event {event.number} (expired) counts a failure; there was an outage until {until}"
+
+
 def requests_say_who_asked_and_why(picture: Picture) -> Iterator[str]:
     """Undo requests, repairs and resubmits name their requester and a reason (design 4, failures 15)."""
     for event in picture.events:
@@ -226,6 +236,7 @@ CHECKS = (
     only_the_holder_moves_it,
     only_one_run_writes_for_an_attempt,
     expiry_ends_the_hold_that_it_names,
+    outage_counts_no_failure,
     requests_say_who_asked_and_why,
     events_fold_to_the_steps,
     failures_are_counted_once,

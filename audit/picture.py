@@ -153,6 +153,7 @@ class Picture(Frozen):
         runs_asked_at: When Temporal was asked.
         answers: To its submitter; None where the log of that submitter is not at hand.
         breakers: What the circuit breakers of all services did.
+        outages: Until when supervision or the store was out, each time that a sweep found so.
         open_breakers: Services that nobody calls just now; a task that needs one of them waits with reason (C8).
         now: The database's clock when the rows were read.
     """
@@ -170,6 +171,7 @@ class Picture(Frozen):
     answers: Sequence[Answer] | None = None
     breakers: Breakers = Field(default_factory=Breakers)
     open_breakers: frozenset[str] = frozenset()
+    outages: tuple[datetime, ...] = ()
     now: datetime
     terms: Terms = Field(default_factory=Terms)
 

@@ -64,6 +64,7 @@ DAMAGE: list[tuple[str, Json, Callable[[Json], object]]] = [
         expired(),
         lambda p: p["events"][4].update(detail={"held_by": "order/t/0", "failed": ["b"]}),
     ),
+    ("outage_counts_no_failure", expired(), lambda p: p.update(outages=[p["events"][4]["at"]])),
     ("requests_say_who_asked_and_why", compensated(), lambda p: p["events"][5].update(actor=" ")),
     ("requests_say_who_asked_and_why", compensated(), lambda p: p["events"][5].update(detail={})),
     ("events_fold_to_the_steps", processed(), lambda p: p["events"][4].update(detail={})),
