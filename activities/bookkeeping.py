@@ -14,17 +14,19 @@ from datetime import timedelta
 from typing import Literal, assert_never
 
 from temporalio import activity
+from temporalio.service import RPCError
 
 from activities.agent import Agents, AnswersLater
 from activities.clock import uptime
 from activities.reservations import Reservation, Reservations
 from domain.faults import DEFINITION_ERROR, KEY_FORGOTTEN, Unreachable
-from domain.ids import attempt_id
+from domain.ids import actor, attempt_id
 from domain.messages import (
     Begin,
     Completed,
     End,
     GaveUp,
+    Heard,
     Outcome,
     Overtaken,
     Refused,
@@ -37,6 +39,7 @@ from domain.messages import (
     Wanted,
     Work,
 )
+from domain.text import clean
 from store.inbox import InboxStore
 from store.services import Services
 from store.state_store import Hold, StateStore
@@ -44,6 +47,8 @@ from store.state_store import Hold, StateStore
 _TAIL_S, _BREAKER_S = 2.0, 7.0
 """What is written behind a boundary must not use up the time of the activity. A breaker that closes lets all tasks go
 that wait for it, in one transaction."""
+
+_RPC = timedelta(seconds=2)
 
 _SMALL = 16_384
 """A longer result is not part of what an inline step returns, as many may return at once: the run fetches it."""
@@ -144,6 +149,8 @@ class Bookkeeping:
     @activity.defn
     async def request_undo(self, request: UndoRequest) -> UndoVerdict:
         """Ask for the undo of a task; asking twice changes nothing."""
+        if request.unnamed and (sender := await _sender(request.unnamed)):
+            request = request.model_copy(update={"requester": actor("signal", sender)})
         return await self._store.request_undo(request)
 
     async def _begin(self, hold: Hold, work: Work, begin: Begin) -> Report:
@@ -233,6 +240,19 @@ class Bookkeeping:
         held = self._reservations.peek(hold.run_id, begun.step, undo)
         gone = report.grant and report.grant.model_copy(update={"within_s": 0.0})  # so late that it was forgotten
         return report.model_copy(update={"grant": held.as_grant(began) if held else gone})
+
+
+async def _sender(heard: Heard) -> str:
+    """Who sent a signal, by his own word to Temporal; empty if Temporal does not say now."""
+    handle = activity.client().get_workflow_handle(heard.workflow_id, run_id=heard.run_id)
+    number = 0
+    with suppress(RPCError):
+        async for event in handle.fetch_history_events(rpc_timeout=_RPC):
+            signal = event.workflow_execution_signaled_event_attributes
+            number += signal.signal_name == "compensate"
+            if number == heard.number:
+                return clean(signal.identity)[:200]
+    return ""
 
 
 @asynccontextmanager

@@ -326,10 +326,19 @@ class Results(Message):
 # --- undo on request ------------------------------------------------------------------------------------------
 
 
+class Heard(Message):
+    """A signal that a run has got: which run, and number so many of those that ask for undo."""
+
+    workflow_id: str
+    run_id: str
+    number: int
+
+
 class UndoRequest(Message):
     """Ask for the undo of a whole task (D8, F1).
 
     `holder` guards it: only if that attempt still holds the task; `definition`: only if it is of that definition.
+    `unnamed`: it came by this signal, and names nobody: Temporal knows who sent it.
     """
 
     task_id: str
@@ -337,6 +346,7 @@ class UndoRequest(Message):
     reason: str
     holder: str | None = None
     definition: str | None = None
+    unnamed: Heard | None = None
 
 
 class UndoVerdict(Message):

@@ -233,7 +233,7 @@ class StateStore:
     async def request_undo(self, request: UndoRequest) -> UndoVerdict:
         """Ask for the undo of a task: one statement for every way of asking (F1)."""
         token = uuid4().hex
-        params = {**request.model_dump(), "request": token}
+        params = {**request.model_dump(exclude={"unnamed"}), "request": token}
         changed, after = await self._transition("request_undo", params)
         moved = bool(changed) or await self._was_written(
             request.task_id, EventKind.UNDO_REQUESTED, request.requester, token

@@ -19,7 +19,7 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.common import RawValue, WorkflowIDConflictPolicy
 from temporalio.service import RPCError, RPCStatusCode
 
-from domain.ids import undo_request_of
+from domain.ids import SENDER, undo_request_of
 from store.supervision import StaleRun
 
 _REASON = "its task has expired, and it has not ended"
@@ -106,6 +106,7 @@ async def _pass_on(client: Client, handle: WorkflowHandle[object, object], task_
         id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
         start_signal="compensate",
         start_signal_args=await client.data_converter.decode(payloads, [RawValue]) if payloads else [],
+        memo={SENDER: signal.identity},
         static_summary=f"sent to {handle.id} by {signal.identity or 'unknown'}"[:200],
         rpc_timeout=_RPC,
     )

@@ -11,8 +11,8 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import FailureError, WorkflowAlreadyStartedError
 
-from domain.ids import actor, undo_request_of
-from domain.messages import Json, UndoRequest
+from domain.ids import SENDER, actor, undo_request_of
+from domain.messages import Heard, Json, UndoRequest
 from domain.text import clean
 
 NO_REASON = "no reason given"
@@ -23,11 +23,13 @@ class Requests:
 
     def __init__(self) -> None:
         self.first: UndoRequest | None = None
+        self._number = 0
 
     def take(self, name: str, args: Sequence[RawValue]) -> None:
         """Take a signal; whatever it carries, it can't fail the run."""
         if name == "compensate":
-            self.first = self.first or read_request(args)
+            self._number += 1
+            self.first = self.first or read_request(args, self._number)
         else:
             workflow.logger.warning("signal %s is not known: only `compensate` is", name)
 
@@ -63,7 +65,7 @@ async def hand_on(request: UndoRequest) -> asyncio.Task[Json] | None:
             return None
 
 
-def read_request(args: Sequence[RawValue]) -> UndoRequest:
+def read_request(args: Sequence[RawValue], number: int) -> UndoRequest:
     """The request that a `compensate` signal stands for, of no task yet: a text is the reason; an object may name both.
 
     Nothing that is sent can fail the run: what can't be read is quoted as the reason. Whoever sends it says who he is:
@@ -73,7 +75,10 @@ def read_request(args: Sequence[RawValue]) -> UndoRequest:
     fields = value if isinstance(value, dict) else {"reason": value}
     reason, requester = fields.get("reason"), fields.get("requester")
     name = _short(requester) if isinstance(requester, str) else ""
-    return UndoRequest(task_id="", requester=actor("signal", name), reason=_reason(reason, value))
+    name = name or workflow.memo_value(SENDER, "")  # where the Supervisor has passed the signal on
+    info = workflow.info()
+    unnamed = None if name else Heard(workflow_id=info.workflow_id, run_id=info.run_id, number=number)
+    return UndoRequest(task_id="", requester=actor("signal", name), reason=_reason(reason, value), unnamed=unnamed)
 
 
 def _decode(raw: RawValue) -> Any:

@@ -132,6 +132,23 @@ async def test_undo_asked_of_a_run_that_is_refused_is_passed_on(
     assert [(e.actor, e.detail["reason"]) for e in asked] == [("signal:supervisor", "customer called")]
 
 
+@pytest.mark.demand("F1", "G4")
+@pytest.mark.parametrize("kind", ["order", "CompensationRequest"])
+async def test_undo_asked_by_a_signal_that_names_nobody_is_recorded_under_who_sent_it(
+    bench: Bench, task_id: str, order: dict[str, Any], kind: str
+) -> None:
+    await bench.submit(order, task_id)
+    bench.postpone(task_id)
+    end, queue = ("7", QUEUE) if kind == "order" else ("undo", "scheduler")
+    await bench.client.start_workflow(
+        kind, id=f"order/{task_id}/{end}", task_queue=queue, start_signal="compensate", start_signal_args=["late"]
+    )
+    async with bench.worker(Role.SCHEDULER):
+        await bench.reached(task_id, TaskState.COMPENSATED)
+    asked = [e.actor for e in (await bench.page(task_id)).events if e.kind == "undo_requested"]
+    assert asked == [f"signal:{bench.client.identity}"]
+
+
 @pytest.mark.demand("B4", "H6")
 async def test_worker_leaves_runs_of_a_definition_that_it_lacks_to_others(
     bench: Bench, simulators: Simulators, task_id: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ def as_in_a_workflow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Signals can be read, and the logger be used, although no workflow is running."""
     monkeypatch.setattr(workflow, "payload_converter", lambda: PayloadConverter.default)
     monkeypatch.setattr(workflow.logger, "log_during_replay", True)
+    monkeypatch.setattr(workflow, "memo_value", lambda _, default: default)
+    monkeypatch.setattr(workflow, "info", lambda: SimpleNamespace(workflow_id="order/t/1", run_id="run"))
 
 
 def carrying(value: Any) -> Sequence[RawValue]:
@@ -37,10 +40,10 @@ def test_request_for_undo_keeps_the_first_of_any_number() -> None:
 @pytest.mark.demand("F1", "G4")
 @pytest.mark.parametrize("name", ["supervisor", "cli:ada", "signal:ada", ""])
 def test_requester_that_a_signal_names_is_recorded_as_one_of_a_signal(name: str) -> None:
-    asked = read_request(carrying({"requester": name, "reason": "late"}))
+    asked = read_request(carrying({"requester": name, "reason": "late"}), 1)
     assert asked.requester == f"signal:{name or 'unnamed'}"
 
 
 @pytest.mark.demand("F1")
 def test_long_reason_of_a_request_for_undo_is_cut() -> None:
-    assert read_request(carrying("x" * 10_000)).reason == "x" * 500
+    assert read_request(carrying("x" * 10_000), 1).reason == "x" * 500
