@@ -19,6 +19,7 @@ from pipelines import registry
 from runtime.dispatcher import Dispatcher
 from runtime.roles import Role
 from runtime.temporal import queue_of
+from store.state_store import StateStore
 from store.submission import SubmissionDesk
 from tests.conftest import FULL, Bench, Simulators, eventually
 from tests.made_up.gift import GIFT
@@ -162,7 +163,7 @@ async def test_worker_leaves_runs_of_a_definition_that_it_lacks_to_others(
         await desk.submit(desk.parse(json.dumps(message)))
     dispatcher = Dispatcher(
         bench.client,
-        bench.stores.store,
+        StateStore(bench.stores.store.database, claim_within=timedelta(hours=1)),
         bench.stores.orders,
         bench.stores.intake,
         bench.stores.services,
