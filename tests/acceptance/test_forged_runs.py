@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
