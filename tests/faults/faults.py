@@ -96,6 +96,7 @@ class Injector:
             Kind("worker killed", processes.kill_worker, per_min=1.5),
             Kind("worker paused past its deadlines", processes.pause_worker, per_min=0.8),
             Kind("worker told to stop", processes.stop_worker, per_min=0.6),
+            Kind("worker told to stop in a call", processes.stop_worker_in_a_call, per_min=0.4),
             Kind("Supervisor killed", processes.kill_sweeper, per_min=0.6),
             Kind("PostgreSQL killed", lambda: processes.kill(self._world.postgres), per_min=0.5),
             Kind("PostgreSQL read-only", processes.take_no_writes, per_min=0.4),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -13,6 +14,8 @@ from tests.clocks import clock_off_by
 from tests.faults.parts import Server, Worker
 from tests.faults.proxy import Cut, Faults, Way
 from tests.faults.scene import PATIENCE_S, Scene
+
+_CALLED = ("stock", "payments", "shipping")
 
 _LOST_WITHIN_S = 16.0
 """Longer than the longest deadline of a step but one that answers later, and the sweep after it."""
@@ -64,6 +67,31 @@ class Processes:
                 await worker.kill()
                 await self.start(worker)
         return int(code == 0)
+
+    async def stop_worker_in_a_call(self) -> int:
+        """SIGTERM while every call takes longer than the grace. Seen: the tasks that were given back in one."""
+        before = await self._given_back_in_a_call()
+
+        async def seen() -> bool:
+            return await self._given_back_in_a_call() > before
+
+        async with self._a_worker() as worker:
+            for service in _CALLED:
+                slow = partial(self._scene.world.simulators.fault, latency_ms=4_000, for_s=3)
+                await asyncio.to_thread(slow, service, "latency")
+            await self._in_hand(worker)
+            await asyncio.sleep(self._scene.between(0.5, 1.5))
+            try:
+                await worker.terminate()
+            finally:
+                await worker.kill()
+                await self.start(worker)
+        await self._scene.until(seen, PATIENCE_S)
+        return await self._given_back_in_a_call() - before
+
+    async def _given_back_in_a_call(self) -> int:
+        query = "SELECT 1 FROM event WHERE kind = 'released' AND detail ->> 'cause' LIKE %s"
+        return len(await self._scene.rows(query, "%(during call %"))
 
     async def shift_clock(self) -> int:
         """A worker is followed by one whose clock is hours off, until it ends. Seen: the tasks that one claimed."""
