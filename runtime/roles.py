@@ -84,8 +84,10 @@ async def run_roles(settings: Settings, roles: set[Role], services: set[str]) ->
         async with running(settings, client, roles, services, draining=draining):
             signals.ready()
             log.info("worker ready", roles=sorted(roles), services=sorted(services))
-            await _until(draining.begun, settings.health_file)
-            signals.limit()
+            try:
+                await _until(draining.begun, settings.health_file)
+            finally:
+                signals.limit()
             log.info("worker draining")
     except asyncio.CancelledError:  # told to stop before it was ready
         if not draining.begun.is_set():
