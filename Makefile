@@ -44,6 +44,8 @@ $(STAMP): requirements.lock
 		--require-hashes -r requirements.lock \
 		| sed -n -E -e 's/^ *(Downloading|Using cached) ([^ ]*\/)?([^ /]+)-[0-9][^ ]* \(([0-9.]+ MB)\)$$/    \3 (\4)/p' \
 			-e 's/^Installing collected packages.*/    unpacking/p'
+	@echo "==> Compiling them, as each command would have to where bytecode is not written"
+	@$(PYTHON) -m compileall -q -j 0 .venv/lib >/dev/null || true
 	@touch $@
 	@echo "==> Ready: $$($(PYTHON) -V) in .venv"
 
