@@ -138,7 +138,7 @@ class Dispatcher:
         return await self._round(task_ids, CLAIMABLE)
 
     async def _work(self, state: TaskState) -> None:
-        """Round after round for tasks in one state."""
+        """Round after round for tasks in one state, whatever one of them fails by."""
         wake, failures = self._wakes[state], 0
         while not self._draining.is_set():
             wake.clear()
@@ -146,8 +146,11 @@ class Dispatcher:
                 asked_at = monotonic()
                 due_in = await self._store.next_due(list(self._timeouts), [state])  # before the claim: none is missed
                 started = await self.run_once([state])
-            except Unreachable as error:
-                log.warning("out of reach", error=str(error), claims=state)
+            except Exception as error:
+                if isinstance(error, Unreachable):
+                    log.warning("out of reach", error=str(error), claims=state)
+                else:
+                    log.exception("round failed", claims=state)
                 failures += 1
                 await self._back_off(failures)
                 continue

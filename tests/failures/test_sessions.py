@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+import structlog
 
 from domain.faults import Unreachable
 from domain.states import TaskState
@@ -71,3 +72,23 @@ async def test_worker_waits_out_a_store_that_takes_no_writes(
             await bench.settled_with_sweeps(task)
         assert await ended(bench, ids) == {TaskState.PROCESSED}
     assert [simulators.live(i) for i in ids] == [FULL] * 3
+
+
+@pytest.mark.demand("H5")
+async def test_worker_outlives_a_right_that_is_taken_from_it_and_goes_on_when_it_has_it_again(
+    bench: Bench, simulators: Simulators, databases: Databases, order: dict[str, Any], task_id: str
+) -> None:
+    """What waiting does not mend is a mistake of ours or an operator's; the worker says so and stays."""
+    await bench.submit(order, task_id)
+    with psycopg.connect(databases.owner, autocommit=True) as owner:
+        owner.execute("REVOKE UPDATE ON task FROM scheduler_app")
+        with structlog.testing.capture_logs() as logs:
+
+            async def said() -> bool:
+                return any(line["event"] == "round failed" for line in logs)
+
+            async with bench.worker(*Role):
+                await eventually(said)
+                owner.execute("GRANT UPDATE ON task TO scheduler_app")
+                assert await bench.settled(task_id) is TaskState.PROCESSED
+    assert simulators.live(task_id) == FULL

@@ -242,7 +242,10 @@ class Traffic:
                 found = (await self._stores.orders.load([plan.task_id]))[plan.task_id]
                 await self._stores.orders.amend(Amendment(plan.task_id, record, found.amendments))
                 moved, _ = await self._stores.store.resubmit(
-                    plan.task_id, requester="operator", reason="the customer gave another address", changes={}
+                    plan.task_id,
+                    requester="cli:operator",
+                    reason="the customer gave another address",
+                    changes={"address": {"from": plan.record["address"], "to": record["address"]}},
                 )
                 if not moved:
                     return
