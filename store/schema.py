@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Literal
 
 import psycopg
-import structlog
 
 from domain.faults import Unreachable
 from store.connection import connect, place_of
 
-log = structlog.get_logger(__name__)
+log = logging.getLogger(__name__)  # not structlog, which takes a while to load: every command comes by here
 
 Database = Literal["state", "orders"]
 _TABLE: dict[Database, str] = {"state": "task", "orders": "business_record"}
