@@ -36,6 +36,7 @@ from domain.faults import (
 from domain.ids import undo_key
 from domain.json_text import BadJson, dumped
 from domain.messages import (
+    MOST_PAUSE_S,
     AgentRequest,
     Completed,
     GaveUp,
@@ -75,7 +76,11 @@ class AnswersLater(Exception):
 
 
 class _Lacking(Exception):
-    """This worker can't make the call, and has made none: says what it lacks."""
+    """This worker can't make the call, and has made none: says of which part, and what it lacks."""
+
+    def __init__(self, part: str, of: str) -> None:
+        super().__init__(f"{part}: {of}")
+        self.part, self.of = part, of
 
 
 def action(method: Method) -> Method:
@@ -288,7 +293,7 @@ class Agents:
         try:
             spec, url, body = self._wanted(request)
         except _Lacking as lack:
-            return StoodDown.for_want_of(str(lack), request.epoch)
+            return StoodDown.for_want(lack.part, lack.of, request.epoch)
         call = self._call(spec, url, request, deadline)
         cause, pause, again_at = "no call was made", _FIRST_PAUSE_S, uptime()
         while True:
@@ -303,7 +308,7 @@ class Agents:
                 text = f"the worker is shutting down (during call {call.sent})"
                 return StoodDown(cause=text, sent=call.sent, retry_after_s=max(0.0, min(call.time_left, _LET_GO_S)))
             except _Lacking as lack:
-                return StoodDown.for_want_of(str(lack), request.epoch)
+                return StoodDown.for_want(lack.part, lack.of, request.epoch)
             except PermanentFault as fault:
                 unknown = call.unknown or isinstance(fault, AnswerTooLong)
                 return Refused(code=clean(fault.code), message=_words(fault), unknown_before=unknown)
@@ -330,15 +335,14 @@ class Agents:
         """The action that is asked for, the address of its service, and its request; raises `_Lacking`."""
         spec = self.actions.get(request.action)
         if spec is None:
-            raise _Lacking(f"a worker has no action {request.action}: give it this release")
+            raise _Lacking(request.action, "a worker has no such action: give it this release")
         url = self._services.get(spec.service)
         if url is None:
-            raise _Lacking(f"a worker has no address of service {spec.service}: set {setting_of(spec.service)}")
+            raise _Lacking(f"service {spec.service}", f"a worker has no address of it: set {setting_of(spec.service)}")
         try:
             return spec, url, spec.request.model_validate(request.body)
         except ValidationError as error:
-            text = f"a worker can't read requests of {request.action}: {_first_problem(error)}"
-            raise _Lacking(text) from error
+            raise _Lacking(spec.name, f"a worker can't read its request: {_first_problem(error)}") from error
 
     async def _once(self, spec: Action, call: Call, request: AgentRequest, body: BaseModel) -> Json:
         """One round. What the Agent's own code raises is a fault too: unknown, unless nothing was ever sent.
@@ -351,8 +355,8 @@ class Agents:
         except (Fault, AnswersLater):
             raise
         except Exception as error:
-            text = f"{spec.name} raised {_told(error)}"
-            raise UnknownOutcome(text) if call.sent else _Lacking(text) from error
+            text = f"the Agent raised {_told(error)}"
+            raise UnknownOutcome(text) if call.sent else _Lacking(spec.name, text) from error
 
     async def _ask_or_send(
         self, agent: Agent, spec: Action, call: Call, request: AgentRequest, body: BaseModel
@@ -458,4 +462,4 @@ def _told(error: Exception) -> str:
 
 
 def _seconds(duration: timedelta | None) -> float:
-    return duration.total_seconds() if duration else 0.0
+    return min(MOST_PAUSE_S, max(0.0, duration.total_seconds())) if duration else 0.0

@@ -33,8 +33,8 @@ def agent_activity(agents: Agents, services: Collection[str], pulse: Pulse) -> C
         info = activity.info()
         request = _request(args)
         if request is None or request.service not in services:
-            what = f"a worker on task queue {info.task_queue} can't carry out {info.activity_type}"
-            raise _as_error(StoodDown.for_want_of(what, request.epoch if request else 1))
+            what = f"a worker on task queue {info.task_queue} can't carry it out: give it this release"
+            raise _as_error(StoodDown.for_want(info.activity_type, what, request.epoch if request else 1))
         if request.run_id != info.workflow_run_id:
             cause = f"the reservation is of run {request.run_id}, not of {info.workflow_run_id}"
             raise _as_error(Overtaken(cause=cause, answered=False))

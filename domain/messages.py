@@ -138,19 +138,19 @@ class StoodDown(Message):
 
     Attributes:
         sent: Calls of the reservation that may have reached the service; None: not known, so nothing of it returns.
-        lacking: The cause is something that a deployment lacks, so an alert says it.
+        lacking: The part of a deployment that lacks something, so that an alert says so; empty: none does.
     """
 
     kind: Literal["stood_down"] = "stood_down"
     cause: str
     sent: int | None = None
     retry_after_s: Pause = 0.0
-    lacking: bool = False
+    lacking: str = ""
 
     @classmethod
-    def for_want_of(cls, what: str, epoch: int) -> StoodDown:
-        """Nothing was sent, for want of something that nobody here has; the later the attempt, the longer the pause."""
-        return cls(cause=what, sent=0, retry_after_s=min(60.0, 2.0 * epoch), lacking=True)
+    def for_want(cls, part: str, of: str, epoch: int) -> StoodDown:
+        """Nothing was sent, for want of something that a part lacks; the later the attempt, the longer the pause."""
+        return cls(cause=f"{part}: {of}", sent=0, retry_after_s=min(60.0, 2.0 * epoch), lacking=part)
 
 
 Outcome = Annotated[Completed | Refused | GaveUp | TimedOut | Overtaken | StoodDown, Field(discriminator="kind")]

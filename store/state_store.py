@@ -206,11 +206,12 @@ class StateStore:
         step: str | None = None,
         sent: int | None,
         delay: timedelta,
-        lacking: bool = False,
+        lacking: str = "",
     ) -> Report:
         """Give the row back without counting a failure; of what `step` reserved all returns but the calls `sent`.
 
-        `sent`: None if that is not known; then nothing returns. `lacking`: the cause is an alert too.
+        `sent`: None if that is not known; then nothing returns. `lacking`: the part with which the cause begins, of
+        which there is to be an alert.
         """
         params = {
             **hold.params,

@@ -376,6 +376,8 @@ class _Attempt:
         """What the activity comes to. Its schedule-to-close timeout is the durable timer of the race (C9)."""
         if work.request is None:
             raise AssertionError("a queued call has a request")
+        if grant.within_s <= 0:
+            return StoodDown(cause="the time that was granted is gone", sent=0, retry_after_s=1)
         request = work.request.granted(grant, work.request.run_id)
         options = queued_options(step, work, grant)
         try:
@@ -460,7 +462,8 @@ def _outcome_of(error: ActivityError, step: Step, request: AgentRequest) -> Outc
     cause = error.cause
     if isinstance(cause, TimeoutError):
         if cause.type is TimeoutType.SCHEDULE_TO_START:
-            return StoodDown.for_want_of(f"no worker serves task queue {step.queue}: start one", request.epoch)
+            what = "no worker took a step from it in time: start one, or more"
+            return StoodDown.for_want(f"task queue {step.queue}", what, request.epoch)
         # an Agent heartbeats before each call; one that answers later has answered
         called = bool(cause.last_heartbeat_details) and not step.answers_later
         return TimedOut(cause="the deadline came first", called=called)
@@ -468,8 +471,8 @@ def _outcome_of(error: ActivityError, step: Step, request: AgentRequest) -> Outc
         if cause.details:
             return _said(cause.details[0])
         if cause.type == "NotFoundError" and cause.message.startswith(f"Activity function {request.action} for "):
-            what = f"a worker on task queue {step.queue} can't carry out {request.action}"
-            return StoodDown.for_want_of(what, request.epoch)
+            what = f"a worker on task queue {step.queue} can't carry it out: give it this release"
+            return StoodDown.for_want(request.action, what, request.epoch)
     return TimedOut(cause=f"the Agent failed: {cause or error}")
 
 

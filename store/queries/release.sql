@@ -1,6 +1,6 @@
 -- The holder, which can't go on for reasons that are not the task's, gives the row back: no failure is counted, and of
 -- the reservation returns what was certainly not sent; if that is not known, nothing. A step that was never sent has no
--- key that could be forgotten. What a deployment lacks is an alert, each cause once an hour.
+-- key that could be forgotten. What a deployment lacks is an alert, each part once an hour.
 WITH held AS MATERIALIZED (
     SELECT task_id, state, epoch, last_event
     FROM task
@@ -48,9 +48,11 @@ alerted AS (
     SELECT 'lacking', moved.task_id, %(cause)s::text
     FROM moved
     WHERE
-        %(lacking)s AND NOT EXISTS (
+        %(lacking)s::text <> '' AND NOT EXISTS (
             SELECT 1 FROM alert AS a
-            WHERE a.kind = 'lacking' AND a.message = %(cause)s AND a.raised_at > clock_timestamp() - interval '1 hour'
+            WHERE
+                a.kind = 'lacking' AND starts_with(a.message, %(lacking)s::text || ':')
+                AND a.raised_at > clock_timestamp() - interval '1 hour'
         )
 )
 INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, detail)

@@ -22,12 +22,13 @@ from runtime.roles import Role
 from store.reads import TaskPage
 from tests.conftest import FULL, Bench, Simulators, eventually
 
+CANT = "payments.charge: a worker on task queue payments can't carry it out: give it this release"
 LACKS = {
-    "nobody": "no worker serves task queue payments: start one",
-    "an older release": "a worker on task queue payments can't carry out payments.charge",
-    "a worker without the service": "a worker on task queue payments can't carry out payments.charge",
-    "a worker without the action": "a worker has no action payments.charge: give it this release",
-    "a worker without the address": "a worker has no address of service payments: set SAS_SERVICES__PAYMENTS",
+    "nobody": "task queue payments: no worker took a step from it in time: start one, or more",
+    "an older release": CANT,
+    "a worker without the service": CANT,
+    "a worker without the action": "payments.charge: a worker has no such action: give it this release",
+    "a worker without the address": "service payments: a worker has no address of it: set SAS_SERVICES__PAYMENTS",
 }
 
 
@@ -107,7 +108,9 @@ async def test_undo_whose_queue_nobody_serves_loses_nothing_and_is_finished_once
         page = await given_back(bench, task_id)
         assert page.task.state is TaskState.COMPENSATING
         assert spent(page) == []
-        assert [a.message for a in page.alerts] == ["no worker serves task queue shipping: start one"]
+        assert [a.message for a in page.alerts] == [
+            "task queue shipping: no worker took a step from it in time: start one, or more"
+        ]
         async with bench.worker(Role.AGENTS):
             assert await bench.reached(task_id, TaskState.COMPENSATED) is TaskState.COMPENSATED
     assert simulators.live(task_id) == {"mail": 1}

@@ -225,7 +225,7 @@ async def test_what_an_agent_raises_before_its_first_call_costs_nothing_and_is_a
     service = Service(200, CHARGED)
     outcome = await asked(service, agents=[BuggyBefore])
     assert isinstance(outcome, StoodDown)
-    assert (outcome.sent, outcome.lacking, service.received) == (0, True, [])
+    assert (outcome.sent, outcome.lacking, service.received) == (0, "payments.charge", [])
     assert "NotFoundError: Activity function payments.charge" in outcome.cause
 
 
@@ -234,7 +234,7 @@ async def test_request_of_another_release_that_an_agent_can_not_read_costs_nothi
     service = Service(200, CHARGED)
     outcome = await asked(service, body={"amount": 1})
     assert isinstance(outcome, StoodDown)
-    assert (outcome.sent, outcome.lacking, service.received) == (0, True, [])
+    assert (outcome.sent, outcome.lacking, service.received) == (0, "payments.charge", [])
 
 
 # --- Retry-After ----------------------------------------------------------------------------------------------
