@@ -64,7 +64,6 @@ rest AS MATERIALIZED (
 moved AS (
     UPDATE task AS t SET
         state = CASE WHEN rest.open_steps = 0 THEN 'Processed' ELSE t.state END,
-        state_since = CASE WHEN rest.open_steps = 0 THEN clock_timestamp() ELSE t.state_since END,
         locked_by = CASE WHEN rest.open_steps > 0 THEN t.locked_by END,
         run_id = CASE WHEN rest.open_steps > 0 THEN %(run_id)s END,
         complete_by = CASE WHEN rest.open_steps > 0 THEN coalesce(
@@ -76,8 +75,7 @@ moved AS (
         failure_count = CASE WHEN rest.open_steps = 0 THEN 0 ELSE t.failure_count END,
         error = NULL,
         last_seq = t.last_seq + (SELECT count(*) FROM begun),
-        last_event = t.last_event + 1,
-        updated_at = clock_timestamp()
+        last_event = t.last_event + 1
     FROM held, rest
     WHERE t.task_id = held.task_id AND (EXISTS (SELECT 1 FROM done) OR EXISTS (SELECT 1 FROM begun))
     RETURNING t.task_id, t.last_event, t.state, t.epoch

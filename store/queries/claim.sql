@@ -34,7 +34,6 @@ candidate AS MATERIALIZED (
 claimed AS (
     UPDATE task AS t SET
         state = CASE t.state WHEN 'Pending' THEN 'Processing' ELSE t.state END,
-        state_since = CASE t.state WHEN 'Pending' THEN clock_timestamp() ELSE t.state_since END,
         epoch = t.epoch + 1,
         locked_by = t.definition || '/' || t.task_id || '/' || (t.epoch + 1),
         run_id = NULL,
@@ -42,8 +41,7 @@ claimed AS (
         worker = %(worker)s,
         waiting = false,
         complete_by = clock_timestamp() + make_interval(secs => %(claim_within_s)s),
-        last_event = t.last_event + 1,
-        updated_at = clock_timestamp()
+        last_event = t.last_event + 1
     FROM candidate
     WHERE t.task_id = candidate.task_id AND t.locked_by IS NULL AND t.state IN ('Pending', 'Compensating')
     RETURNING t.task_id, t.state, t.epoch, t.last_event, t.locked_by, candidate.state AS state_from

@@ -2,7 +2,7 @@
 -- afterwards (A1, A6). Returns a row if it is confirmed, by this or by an earlier write. Runs under the task's lock.
 WITH confirmed AS (
     UPDATE task AS t SET
-        confirmed = true, not_before = clock_timestamp(), last_event = t.last_event + 1, updated_at = clock_timestamp()
+        confirmed = true, not_before = clock_timestamp(), last_event = t.last_event + 1
     WHERE t.task_id = %(task_id)s AND t.record_digest = %(digest)s AND NOT t.confirmed
     RETURNING t.task_id, t.last_event, t.state, t.epoch
 ),

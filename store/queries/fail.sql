@@ -42,9 +42,9 @@ verdict AS MATERIALIZED (
 ),
 moved AS (
     UPDATE task AS t SET
-        state = verdict.state, state_since = clock_timestamp(), locked_by = NULL, run_id = NULL, complete_by = NULL,
+        state = verdict.state, locked_by = NULL, run_id = NULL, complete_by = NULL,
         progress_at = clock_timestamp(), not_before = undo_from(t.task_id), error = %(error)s::jsonb, failure_count = t.failure_count + 1,
-        last_event = t.last_event + 1, updated_at = clock_timestamp()
+        last_event = t.last_event + 1
     FROM held, verdict
     WHERE t.task_id = held.task_id
     RETURNING t.task_id, t.last_event, t.state, t.epoch

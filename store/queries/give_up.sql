@@ -26,7 +26,7 @@ moved AS (
     UPDATE task AS t SET
         complete_by = clock_timestamp(), run_id = %(run_id)s,
         not_before = clock_timestamp() + make_interval(secs => %(pause_s)s),
-        last_event = t.last_event + 1, updated_at = clock_timestamp()
+        last_event = t.last_event + 1
     FROM held
     WHERE t.task_id = held.task_id
     RETURNING t.task_id, t.last_event, t.state, t.epoch

@@ -1,6 +1,6 @@
 -- Keeps an answer that came too late as evidence, once for each attempt and step: an event, and nothing else changes (C10).
 WITH noted AS (
-    UPDATE task AS t SET last_event = t.last_event + 1, updated_at = clock_timestamp()
+    UPDATE task AS t SET last_event = t.last_event + 1
     WHERE
         t.task_id = %(task_id)s AND t.confirmed
         AND NOT EXISTS (

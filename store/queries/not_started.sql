@@ -39,7 +39,6 @@ stale AS (
 moved AS (
     UPDATE task AS t SET
         state = verdict.state,
-        state_since = CASE verdict.state WHEN t.state THEN t.state_since ELSE clock_timestamp() END,
         locked_by = NULL, complete_by = NULL,
         not_before = clock_timestamp() + make_interval(secs => verdict.delay_s),
         error = CASE
@@ -47,7 +46,7 @@ moved AS (
                 THEN jsonb_build_object('code', %(fault)s::text, 'message', %(cause)s::text)
             ELSE t.error
         END,
-        last_event = t.last_event + 1, updated_at = clock_timestamp()
+        last_event = t.last_event + 1
     FROM held, verdict
     WHERE t.task_id = held.task_id
     RETURNING t.task_id, t.last_event, t.state, t.epoch

@@ -74,7 +74,6 @@ granted AS (
 moved AS (
     UPDATE task AS t SET
         state = x.target,
-        state_since = CASE WHEN t.state = x.target THEN t.state_since ELSE clock_timestamp() END,
         progress_at = CASE WHEN x.target IN (t.state, 'Pending') THEN t.progress_at ELSE clock_timestamp() END,
         locked_by = NULL, run_id = NULL, complete_by = NULL,
         not_before = greatest(
@@ -88,8 +87,7 @@ moved AS (
             WHEN t.state = 'Compensating' AND x.target = 'Compensating' THEN t.error
             ELSE jsonb_build_object('message', x.cause, 'steps', x.failed_steps)
         END,
-        last_event = t.last_event + 1,
-        updated_at = clock_timestamp()
+        last_event = t.last_event + 1
     FROM expired AS x INNER JOIN queued AS q ON q.task_id = x.task_id
     WHERE t.task_id = x.task_id
     RETURNING t.task_id, t.last_event, t.state, t.epoch, q.delay_s

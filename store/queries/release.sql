@@ -35,10 +35,9 @@ granted AS (
 moved AS (
     UPDATE task AS t SET
         state = CASE t.state WHEN 'Processing' THEN 'Pending' ELSE t.state END,
-        state_since = CASE t.state WHEN 'Processing' THEN clock_timestamp() ELSE t.state_since END,
         locked_by = NULL, run_id = NULL, complete_by = NULL,
         not_before = clock_timestamp() + make_interval(secs => %(delay_s)s),
-        last_event = t.last_event + 1, updated_at = clock_timestamp()
+        last_event = t.last_event + 1
     FROM held
     WHERE t.task_id = held.task_id
     RETURNING t.task_id, t.last_event, t.state, t.epoch

@@ -21,7 +21,7 @@ numbered AS (
 moved AS (
     UPDATE task AS t SET
         not_before = greatest(t.not_before, clock_timestamp() + make_interval(secs => n.delay_s)),
-        last_event = t.last_event + 1, updated_at = clock_timestamp()
+        last_event = t.last_event + 1
     FROM numbered AS n
     WHERE t.task_id = n.task_id
     RETURNING t.task_id, t.last_event, t.state, t.epoch, n.delay_s

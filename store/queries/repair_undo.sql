@@ -45,13 +45,12 @@ step_closed AS (
 moved AS (
     UPDATE task AS t SET
         state = 'Compensating',
-        state_since = CASE t.state WHEN 'Compensating' THEN t.state_since ELSE clock_timestamp() END,
         not_before = greatest(undo_from(t.task_id), (
             SELECT max(c.quarantined_until) FROM compensation AS c
             WHERE c.task_id = t.task_id AND c.seq <> m.seq AND c.state IN ('Logged', 'Undoing', 'Failed')
         )),
         progress_at = clock_timestamp(), failure_count = 0, error = NULL,
-        last_event = t.last_event + 1, updated_at = clock_timestamp()
+        last_event = t.last_event + 1
     FROM movable AS m
     WHERE t.task_id = m.task_id
     RETURNING t.task_id, t.last_event, t.state, t.epoch

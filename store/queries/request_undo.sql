@@ -28,12 +28,12 @@ reopened AS (
 ),
 moved AS (
     UPDATE task AS t SET
-        state = 'Compensating', state_since = clock_timestamp(), locked_by = NULL, run_id = NULL, complete_by = NULL,
+        state = 'Compensating', locked_by = NULL, run_id = NULL, complete_by = NULL,
         not_before = greatest(undo_from(t.task_id), (
             SELECT max(c.quarantined_until) FROM compensation AS c
             WHERE c.task_id = t.task_id AND c.state IN ('Logged', 'Undoing', 'Failed', 'Skipped')
         )),
-        progress_at = clock_timestamp(), failure_count = 0, last_event = t.last_event + 1, updated_at = clock_timestamp(),
+        progress_at = clock_timestamp(), failure_count = 0, last_event = t.last_event + 1,
         error = CASE movable.state WHEN 'CompensationFailed' THEN NULL ELSE t.error END
     FROM movable
     WHERE t.task_id = movable.task_id

@@ -29,9 +29,9 @@ granted AS (
 ),
 moved AS (
     UPDATE task AS t SET
-        state = 'Pending', state_since = clock_timestamp(), not_before = clock_timestamp(),
+        state = 'Pending', not_before = clock_timestamp(),
         progress_at = clock_timestamp(), failure_count = 0, error = NULL,
-        last_event = t.last_event + 1, updated_at = clock_timestamp()
+        last_event = t.last_event + 1
     FROM movable
     WHERE t.task_id = movable.task_id
     RETURNING t.task_id, t.last_event, t.state, t.epoch

@@ -89,7 +89,6 @@ target AS MATERIALIZED (
 moved AS (
     UPDATE task AS t SET
         state = target.state,
-        state_since = CASE WHEN target.state = t.state THEN t.state_since ELSE clock_timestamp() END,
         progress_at = CASE WHEN EXISTS (SELECT 1 FROM answered) THEN clock_timestamp() ELSE t.progress_at END,
         locked_by = CASE WHEN target.goes_on THEN t.locked_by END,
         run_id = CASE WHEN target.goes_on THEN %(run_id)s END,
@@ -100,8 +99,7 @@ moved AS (
         error = CASE
             WHEN target.state = 'CompensationFailed' THEN jsonb_build_object('message', target.skipped) ELSE t.error
         END,
-        last_event = t.last_event + 1,
-        updated_at = clock_timestamp()
+        last_event = t.last_event + 1
     FROM held, target
     WHERE
         t.task_id = held.task_id

@@ -23,9 +23,9 @@ entry AS (
 ),
 moved AS (
     UPDATE task AS t SET
-        state = 'CompensationFailed', state_since = clock_timestamp(), locked_by = NULL, run_id = NULL,
+        state = 'CompensationFailed', locked_by = NULL, run_id = NULL,
         complete_by = NULL, error = %(error)s::jsonb, failure_count = t.failure_count + 1,
-        last_event = t.last_event + 1, updated_at = clock_timestamp()
+        last_event = t.last_event + 1
     FROM held
     WHERE t.task_id = held.task_id
     RETURNING t.task_id, t.last_event, t.state, t.epoch

@@ -61,6 +61,10 @@ BEGIN
         RAISE EXCEPTION 'task %: the Supervisor only recovers what has expired', OLD.task_id
             USING ERRCODE = 'insufficient_privilege', CONSTRAINT = 'supervisor_recovers_what_expired';
     END IF;
+    NEW.updated_at := clock_timestamp();
+    IF NEW.state <> OLD.state THEN
+        NEW.state_since := NEW.updated_at;
+    END IF;
     RETURN NEW;
 END
 $$;

@@ -34,8 +34,7 @@ GRANT SELECT (
 ) ON task TO scheduler_supervisor;
 GRANT SELECT ON step, compensation, event, definition, alert, sweep, service, alembic_version TO scheduler_supervisor;
 GRANT UPDATE (
-    state, state_since, progress_at, locked_by, run_id, complete_by, not_before, failure_count, error, last_event,
-    updated_at
+    state, progress_at, locked_by, run_id, complete_by, not_before, failure_count, error, last_event
 ) ON task TO scheduler_supervisor;
 GRANT UPDATE (failure_count, budget, budget_left, undo_budget, undo_budget_left) ON step TO scheduler_supervisor;
 GRANT INSERT, UPDATE ON sweep TO scheduler_supervisor;
