@@ -2,12 +2,8 @@
 -- allowance reserved and its undo logged, unless the breaker of its service is open; the task Processed once no step is
 -- left. While all its running steps wait for a later answer, the task fills no slot. Only for the holder, in time.
 WITH held AS MATERIALIZED (
-    SELECT task_id, state, epoch, last_event, last_seq
-    FROM task
-    WHERE
-        task_id = %(task_id)s AND locked_by = %(locked_by)s
-        AND (run_id = %(run_id)s OR (run_id IS NULL AND claim_nonce = %(nonce)s))
-        AND state = 'Processing' AND complete_by > clock_timestamp()
+    SELECT task_id, state, epoch, last_seq FROM held_task(%(task_id)s, %(locked_by)s, %(run_id)s, %(nonce)s)
+    WHERE state = 'Processing' AND complete_by > clock_timestamp()
 ),
 done AS (
     UPDATE step AS s SET

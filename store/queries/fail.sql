@@ -3,12 +3,8 @@
 -- effect there is none whose age matters. A step whose definition fails need not have begun, nor even be there; what
 -- this attempt reserved for it was not used, so with `unknown` null only earlier attempts count.
 WITH held AS MATERIALIZED (
-    SELECT task_id, state, epoch, last_event
-    FROM task
-    WHERE
-        task_id = %(task_id)s AND locked_by = %(locked_by)s
-        AND (run_id = %(run_id)s OR (run_id IS NULL AND claim_nonce = %(nonce)s))
-        AND state = 'Processing' AND complete_by > clock_timestamp()
+    SELECT task_id, state, epoch FROM held_task(%(task_id)s, %(locked_by)s, %(run_id)s, %(nonce)s)
+    WHERE state = 'Processing' AND complete_by > clock_timestamp()
 ),
 at_fault AS MATERIALIZED (
     SELECT

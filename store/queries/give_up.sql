@@ -3,12 +3,8 @@
 -- certainly not sent returns; unless a call may have been done, nothing stays reserved: the next attempt need not ask.
 -- It begins no sooner than the service wishes to be called.
 WITH held AS MATERIALIZED (
-    SELECT task_id, state, epoch, last_event
-    FROM task
-    WHERE
-        task_id = %(task_id)s AND locked_by = %(locked_by)s
-        AND (run_id = %(run_id)s OR (run_id IS NULL AND claim_nonce = %(nonce)s))
-        AND state IN ('Processing', 'Compensating') AND complete_by > clock_timestamp()
+    SELECT task_id, state, epoch FROM held_task(%(task_id)s, %(locked_by)s, %(run_id)s, %(nonce)s)
+    WHERE state IN ('Processing', 'Compensating') AND complete_by > clock_timestamp()
 ),
 spent AS (
     UPDATE step AS s SET

@@ -2,7 +2,7 @@
 -- one `fault` in a row doubles the pause; number `most` ends the task with its cause: Error, or CompensationFailed if it
 -- is being undone, with an alert.
 WITH held AS MATERIALIZED (
-    SELECT t.task_id, t.state, t.epoch, t.last_event, (
+    SELECT t.task_id, t.state, t.epoch, (
         SELECT count(*) FROM event AS e
         WHERE
             e.task_id = t.task_id AND e.kind = 'released' AND e.detail ->> 'fault' = %(fault)s

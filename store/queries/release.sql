@@ -2,11 +2,8 @@
 -- the reservation returns what was certainly not sent; if that is not known, nothing. A step that was never sent has no
 -- key that could be forgotten. What a deployment lacks is an alert, each part once an hour.
 WITH held AS MATERIALIZED (
-    SELECT task_id, state, epoch, last_event
-    FROM task
-    WHERE
-        task_id = %(task_id)s AND locked_by = %(locked_by)s AND state IN ('Processing', 'Compensating')
-        AND (run_id = %(run_id)s OR (run_id IS NULL AND claim_nonce = %(nonce)s))
+    SELECT task_id, state, epoch FROM held_task(%(task_id)s, %(locked_by)s, %(run_id)s, %(nonce)s)
+    WHERE state IN ('Processing', 'Compensating')
 ),
 returned AS (
     UPDATE step AS s SET

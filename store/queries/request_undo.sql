@@ -3,7 +3,7 @@
 -- granted anew, entries that were skipped are open again, each that is left gets a new key, as a service may repeat its
 -- refusal of the old one, and no quarantine is cut short. With `holder`, only if that attempt still holds the task (F1).
 WITH movable AS MATERIALIZED (
-    SELECT t.task_id, t.state, t.epoch, t.last_event, t.definition, t.version
+    SELECT t.task_id, t.state, t.epoch, t.definition, t.version
     FROM task AS t
     WHERE
         t.task_id = %(task_id)s AND t.confirmed

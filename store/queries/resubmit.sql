@@ -2,7 +2,7 @@
 -- it is proved that no effect exists (refused for good, and no call of unknown outcome before), or a person says
 -- on evidence that the calls of unknown outcome of step `no_effect` had none, and none is on its way (G1, G4, F7).
 WITH movable AS MATERIALIZED (
-    SELECT t.task_id, t.state, t.epoch, t.last_event, t.definition, t.version, w.key_generation, w.key_since
+    SELECT t.task_id, t.state, t.epoch, t.definition, t.version, w.key_generation, w.key_since
     FROM task AS t
     LEFT JOIN step AS w ON
         w.task_id = t.task_id AND w.name = %(no_effect)s

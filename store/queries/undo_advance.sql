@@ -4,12 +4,8 @@
 -- the old one: the row is given back until then. Once nothing is left the task is Compensated; or CompensationFailed if
 -- a person skipped an entry. Only for the holder, in time (F2, F3).
 WITH held AS MATERIALIZED (
-    SELECT task_id, state, epoch, last_event
-    FROM task
-    WHERE
-        task_id = %(task_id)s AND locked_by = %(locked_by)s
-        AND (run_id = %(run_id)s OR (run_id IS NULL AND claim_nonce = %(nonce)s))
-        AND state = 'Compensating' AND complete_by > clock_timestamp()
+    SELECT task_id, state, epoch FROM held_task(%(task_id)s, %(locked_by)s, %(run_id)s, %(nonce)s)
+    WHERE state = 'Compensating' AND complete_by > clock_timestamp()
 ),
 answered AS MATERIALIZED (
     SELECT c.task_id, c.seq, c.step, CASE WHEN c.quarantined_until IS NULL THEN s.quarantine_s END AS quarantine_s

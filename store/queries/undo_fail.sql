@@ -1,12 +1,8 @@
 -- The undo of a step was refused for good: CompensationFailed with an alert; what comes after it is not tried (F9). An
 -- undo whose definition fails need not have begun.
 WITH held AS MATERIALIZED (
-    SELECT task_id, state, epoch, last_event
-    FROM task
-    WHERE
-        task_id = %(task_id)s AND locked_by = %(locked_by)s
-        AND (run_id = %(run_id)s OR (run_id IS NULL AND claim_nonce = %(nonce)s))
-        AND state = 'Compensating' AND complete_by > clock_timestamp()
+    SELECT task_id, state, epoch FROM held_task(%(task_id)s, %(locked_by)s, %(run_id)s, %(nonce)s)
+    WHERE state = 'Compensating' AND complete_by > clock_timestamp()
 ),
 failed AS (
     UPDATE step AS s SET

@@ -58,11 +58,14 @@ def _without(*guards: str) -> tuple[str, str]:
     return "; ".join(off), "; ".join(on)
 
 
-_UNGUARDED = (
-    "task_id = %(task_id)s AND locked_by = %(locked_by)s\n"
-    "        AND (run_id = %(run_id)s OR (run_id IS NULL AND claim_nonce = %(nonce)s))",
-    "task_id = %(task_id)s",
-)
+_HELD = "held_task(%(task_id)s, %(locked_by)s, %(run_id)s, %(nonce)s)"
+
+
+def _held_where(rule: str) -> Statement:
+    """A boundary whose guard asks no more than this of who holds the task."""
+    return Statement("advance", _HELD, f"(SELECT * FROM task WHERE task_id = %(task_id)s{rule}) AS t")  # noqa: S608 (ours)
+
+
 _FROM_COMPLETED = (
     "AND c.state IN ('Logged', 'Undoing', 'Failed')",
     "AND c.state IN ('Logged', 'Undoing', 'Failed') AND EXISTS (SELECT 1 FROM step AS k WHERE"
@@ -146,7 +149,7 @@ BUGS = (
         "no_holder_guard",
         "a boundary is written by whoever knows the task's id",
         (
-            Statement("advance", *_UNGUARDED),
+            _held_where(""),
             Statement("advance", "AND s.state = 'Running' AND s.epoch = held.epoch", "AND s.state = 'Running'"),
         ),
         ("order overtaken",),
@@ -156,7 +159,7 @@ BUGS = (
         "holder_without_run_id",
         "a run that was made by reset holds the task as well",
         (
-            Statement("advance", "(run_id = %(run_id)s OR (run_id IS NULL AND claim_nonce = %(nonce)s))", "true"),
+            _held_where(" AND locked_by = %(locked_by)s"),
             Behaviour(Hold, "holds", b.knowing_the_attempt_only),
         ),
         ("order whose run is reset",),
@@ -166,7 +169,7 @@ BUGS = (
         "nonce_not_asked",
         "whoever starts a run under the id of an attempt is believed",
         (
-            Statement("advance", "(run_id IS NULL AND claim_nonce = %(nonce)s)", "run_id IS NULL"),
+            _held_where(" AND locked_by = %(locked_by)s AND coalesce(run_id, %(run_id)s) = %(run_id)s"),
             Behaviour(Hold, "holds", b.knowing_the_attempt_only),
             Behaviour(Dispatcher, "_started_before", b.adopting_any_run),
         ),
