@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from domain.messages import UndoRequest
+from domain.ids import idempotency_key, undo_request_id
+from domain.messages import Completed, UndoRequest
 from domain.states import StepState, TaskState
+from store.inbox import InboxStore
 from tests.conftest import Bench, Simulators
 
 Scenario = Callable[[Bench, Simulators, dict[str, Any], dict[str, Any], str], Awaitable[None]]
@@ -26,14 +28,14 @@ async def order_declined(bench: Bench, sims: Simulators, order: dict[str, Any], 
 
 
 async def order_retried(bench: Bench, sims: Simulators, order: dict[str, Any], _: dict[str, Any], task: str) -> None:
-    """The allowance is spent, the Supervisor asks for a second attempt."""
+    """The allowance is spent, the Supervisor asks for a second attempt: it loads what the first has done."""
     sims.fault("shipping", "error", times=3, match={"task_id": task})
     await bench.submit(order, task)
     assert await bench.settled_with_sweeps(task) is TaskState.PROCESSED
 
 
 async def order_undone(bench: Bench, sims: Simulators, order: dict[str, Any], _: dict[str, Any], task: str) -> None:
-    """Undo by signal to a running attempt."""
+    """Undo by signal to a running attempt, which lets another workflow ask."""
     sims.fault("shipping", "latency", latency_ms=700, match={"task_id": task, "undo": False})
     await bench.submit(order, task)
     await bench.step_reached(task, "ship", StepState.RUNNING)
@@ -61,7 +63,7 @@ async def order_refund_refused(
     for state in (TaskState.COMPENSATION_FAILED, TaskState.COMPENSATED):
         await bench.client.start_workflow(
             "CompensationRequest",
-            id=f"order/{task}/undo",
+            id=undo_request_id("order", task),
             task_queue="scheduler",
             start_signal="compensate",
             start_signal_args=["replay"],
@@ -78,6 +80,18 @@ async def provisioning_processed(
     assert await bench.settled(task) is TaskState.PROCESSED
 
 
+async def provisioning_answered_unheard(
+    bench: Bench, sims: Simulators, _: dict[str, Any], machine: dict[str, Any], task: str
+) -> None:
+    """An answer that comes later, of which Temporal does not hear: the attempt looks into the inbox."""
+    key = idempotency_key(task, "machine", 0)
+    await bench.submit(machine, task, "provisioning")
+    await bench.sent(sims, "cloud", key)
+    answer = Completed(result={"machine_id": "m-1", "ip": "10.0.0.1"}, calls=None)
+    assert await InboxStore(bench.stores.store.database).put("replay", key, answer)
+    assert await bench.settled(task) is TaskState.PROCESSED
+
+
 async def provisioning_undone(
     bench: Bench, sims: Simulators, _: dict[str, Any], machine: dict[str, Any], task: str
 ) -> None:
@@ -86,6 +100,12 @@ async def provisioning_undone(
     await bench.submit(machine, task, "provisioning")
     await bench.called(sims, "cloud", task)
     await bench.stores.store.request_undo(UndoRequest(task_id=task, requester="test", reason="replay"))
+    assert await bench.reached(task, TaskState.COMPENSATED) is TaskState.COMPENSATED
+
+
+async def brittle_fails(bench: Bench, sims: Simulators, _: dict[str, Any], __: dict[str, Any], task: str) -> None:
+    """A definition's function raises at the last step, then an undo run."""
+    await bench.submit({"fails": "tell"}, task, "brittle")
     assert await bench.reached(task, TaskState.COMPENSATED) is TaskState.COMPENSATED
 
 
@@ -99,6 +119,11 @@ SCENARIOS: dict[str, Scenario] = {
         order_cancelled,
         order_refund_refused,
         provisioning_processed,
+        provisioning_answered_unheard,
         provisioning_undone,
+        brittle_fails,
     )
 }
+
+WITHOUT_CALLBACKS = frozenset({provisioning_answered_unheard.__name__})
+"""Scenarios in which nobody takes the answers that come later."""
