@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from datetime import timedelta
 from time import monotonic
 from typing import Any
@@ -14,7 +13,6 @@ import httpx
 import psycopg
 import pytest
 from psycopg.types.json import Jsonb
-from temporalio.service import RPCError
 
 from audit.load import open_loader
 from audit.picture import Terms
@@ -24,7 +22,7 @@ from domain.states import StepState, TaskState
 from runtime.embedded.postgres import EmbeddedPostgres
 from store.state_store import Hold
 from supervisor.decide import decide
-from tests.conftest import FULL, Bench, Databases, Simulators, eventually
+from tests.conftest import FULL, Bench, Databases, Simulators
 from tests.failures.servers import ended, submitted
 from tests.integration.store_bench import StoreBench, begin, own_store_bench
 
@@ -127,35 +125,21 @@ async def sweep(store: StoreBench) -> None:
         await store.supervision.recover([decide(t) for t in tasks], "supervisor")
 
 
-@pytest.mark.demand("B6", "B8")
-async def test_task_whose_record_can_not_be_read_is_not_lost_and_goes_on_once_it_can_be(
+@pytest.mark.demand("B6", "C5")
+async def test_task_whose_record_can_not_be_read_fails_at_once_and_without_a_call(
     bench: Bench, simulators: Simulators, databases: Databases, order: dict[str, Any], task_id: str
 ) -> None:
     await bench.submit(order, task_id)
-    readable = replace_record(databases, task_id, {"encrypted": "with a key that is not here"})
+    replace_record(databases, task_id, {"encrypted": "with a key that is not here"})
     async with bench.worker():
-        await bench.reached(task_id, TaskState.PROCESSING)
-        run = bench.client.get_workflow_handle(f"order/{task_id}/1")
-
-        async def tried_again() -> bool:
-            with suppress(RPCError):  # not started yet
-                return (await run.describe()).raw_description.pending_workflow_task.attempt > 1
-            return False
-
-        await eventually(tried_again)
-        page = await bench.page(task_id)
-        assert {s.state for s in page.steps} == {StepState.NOT_STARTED}
-        replace_record(databases, task_id, readable)
-        await bench.expire(task_id)
-        assert await bench.settled_with_sweeps(task_id) is TaskState.PROCESSED
-    assert (await bench.page(task_id)).task.failure_count == 0
-    assert simulators.live(task_id) == FULL
+        assert await bench.reached(task_id, TaskState.COMPENSATED) is TaskState.COMPENSATED
+    page = await bench.page(task_id)
+    assert ((page.task.error or {})["step"], (page.task.error or {})["code"]) == ("stock", "definition_error")
+    assert {s.state for s in page.steps} == {StepState.NOT_STARTED}
+    assert simulators.ledger("stock", task_id)["calls"] == []
 
 
-def replace_record(databases: Databases, task_id: str, record: dict[str, Any]) -> dict[str, Any]:
-    """Put another business record in place of a task's; the one that was there."""
+def replace_record(databases: Databases, task_id: str, record: dict[str, Any]) -> None:
+    """Put another business record in place of a task's."""
     with psycopg.connect(databases.orders_owner) as connection:
-        row = connection.execute("SELECT record FROM business_record WHERE task_id = %s", (task_id,)).fetchone()
         connection.execute("UPDATE business_record SET record = %s WHERE task_id = %s", (Jsonb(record), task_id))
-    assert row is not None
-    return dict(row[0])
