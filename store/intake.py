@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from domain.definition import Definition
 from domain.messages import Json
+from store.alerts import alert_once
 from store.database import Database, query
 
 ALIVE = timedelta(seconds=10)
@@ -141,7 +142,7 @@ class Intake:
 
     async def alert_once(self, kind: str, task_id: str, message: str) -> None:
         """Raise an alert, unless one of its kind was raised within the hour."""
-        await self._database.rows(query("alert_once"), {"kind": kind, "task_id": task_id, "message": message})
+        await self._database.transaction(alert_once(kind, message, task_id))
 
     async def publish(self, definition: Definition, worker: str = "") -> bool:
         """Put a definition's policies where the Supervisor finds them, and show that this worker has it.

@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from domain.faults import Unreachable
 from domain.text import clean
+from store.alerts import alert_once
 from store.connection import is_of_rows
 from store.database import Database, Params, query
 
@@ -120,8 +121,7 @@ class Services:
             if isinstance(error, Unreachable) or not is_of_rows(error):
                 raise
             message = f"those that waited for service {params['name']} go without a pace: {clean(str(error))[:500]}"
-            alert = {"kind": "not_paced", "task_id": None, "message": message}
-            await self._database.transaction(*words, (query("alert_once"), alert))
+            await self._database.transaction(*words, alert_once("not_paced", message))
 
     def _pace(self, name: str, task_id: str, *, by_hand: bool) -> dict[str, Any]:
         terms = self._terms

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, FiniteFloat
 
 from domain.states import StepState, TaskState
 from domain.text import clean
+from store.alerts import alert_once
 from store.connection import is_of_rows
 from store.database import Database, Params, query
 
@@ -163,7 +164,7 @@ class Supervision:
     async def left_out(self, task_id: str, reason: str) -> None:
         """Alert on a task that can't be recovered, unless that was done within the hour."""
         message = f"it has expired, and is not recovered: {clean(reason)[:500]}"
-        await self._database.rows(query("alert_left_out"), {"task_id": task_id, "message": message})
+        await self._database.transaction(alert_once("not_recovered", message, task_id, each_task=True))
 
     async def stale_runs(self, most: int) -> list[StaleRun]:
         """Attempts that have lost their task, and whose runs are to be looked at: first those that wait longest."""
@@ -177,8 +178,7 @@ class Supervision:
     async def workflow_code_fails(self, attempt: str, fault: str) -> None:
         """Raise an alert, once an hour, that an attempt came to nothing since its workflow code fails or blocks."""
         message = f"the workflow code of {attempt} fails, in its definition or elsewhere: {fault}"
-        terms = {"kind": "workflow_code_fails", "task_id": attempt.split("/")[1], "message": message[:1_000]}
-        await self._database.rows(query("alert_once"), terms)
+        await self._database.transaction(alert_once("workflow_code_fails", message[:1_000], attempt.split("/")[1]))
 
     async def looked_at(self, runs: Sequence[StaleRun], *, done: Sequence[str]) -> None:
         """Forget the attempts about whose runs nothing is left to do; the others go behind those not looked at."""

@@ -1,7 +1,5 @@
--- Raises an alert unless one of its kind was raised within the hour: for what goes wrong again and again.
+-- Raises an alert unless one of its kind was raised within the hour; with `each_task`, unless one of its kind on that task
+-- was: for what goes wrong again and again.
 INSERT INTO alert (kind, task_id, message)
 SELECT %(kind)s, %(task_id)s, %(message)s
-WHERE NOT EXISTS (
-    SELECT 1 FROM alert WHERE kind = %(kind)s AND raised_at > clock_timestamp() - interval '1 hour'
-)
-RETURNING id
+WHERE NOT alerted_lately(%(kind)s, task => CASE WHEN %(each_task)s THEN %(task_id)s END)

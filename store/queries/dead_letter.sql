@@ -8,4 +8,3 @@ WITH kept AS (
 )
 INSERT INTO alert (kind, task_id, message)
 SELECT 'dead_letter', task_id, reason FROM kept
-RETURNING id

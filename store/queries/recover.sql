@@ -116,5 +116,5 @@ logged AS (
         ), '{}')
     FROM moved AS m INNER JOIN expired AS x ON x.task_id = m.task_id
 )
-SELECT m.task_id, m.state, x.locked_by
+SELECT m.task_id, x.locked_by
 FROM moved AS m INNER JOIN expired AS x ON x.task_id = m.task_id

@@ -43,13 +43,7 @@ alerted AS (
     INSERT INTO alert (kind, task_id, message)
     SELECT 'lacking', moved.task_id, %(cause)s::text
     FROM moved
-    WHERE
-        %(lacking)s::text <> '' AND NOT EXISTS (
-            SELECT 1 FROM alert AS a
-            WHERE
-                a.kind = 'lacking' AND starts_with(a.message, %(lacking)s::text || ':')
-                AND a.raised_at > clock_timestamp() - interval '1 hour'
-        )
+    WHERE %(lacking)s::text <> '' AND NOT alerted_lately('lacking', %(lacking)s::text || ':')
 )
 INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, detail)
 SELECT

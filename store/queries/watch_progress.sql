@@ -49,10 +49,5 @@ SELECT 'no_progress', format(
     round(extract(epoch FROM clock_timestamp() - min(l.progress_at))), s.causes
 )
 FROM late AS l INNER JOIN said AS s ON s.name = l.name AND s.version = l.version
-WHERE NOT EXISTS (
-    SELECT 1 FROM alert AS a
-    WHERE
-        a.kind = 'no_progress' AND a.raised_at > clock_timestamp() - interval '1 hour'
-        AND starts_with(a.message, l.name || ' v' || l.version || ':')
-)
+WHERE NOT alerted_lately('no_progress', l.name || ' v' || l.version || ':')
 GROUP BY l.name, l.version, s.causes

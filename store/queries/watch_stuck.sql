@@ -56,12 +56,7 @@ stuck_alert AS (
         round(extract(epoch FROM clock_timestamp() - min(s.not_before)))
     )
     FROM stuck AS s
-    WHERE NOT EXISTS (
-        SELECT 1 FROM alert AS a
-        WHERE
-            a.kind = 'stuck_pending' AND a.raised_at > clock_timestamp() - interval '1 hour'
-            AND starts_with(a.message, s.subject || ';')
-    )
+    WHERE NOT alerted_lately('stuck_pending', s.subject || ';')
     GROUP BY s.subject
 ),
 stalled AS (
