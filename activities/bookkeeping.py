@@ -105,7 +105,7 @@ class Bookkeeping:
     async def _perform(self, hold: Hold, work: Work) -> Report:
         reservation = self._reservations.take(hold.run_id, work.step, work.undo)
         if reservation is None:
-            report = await self._begin(hold, work, work.begin)
+            report = await self._advance(hold, work, work.begin)
             reservation = self._reservations.take(hold.run_id, work.step, work.undo)
             if reservation is None:
                 return report
@@ -123,7 +123,7 @@ class Bookkeeping:
             return _without_result(await self._write(hold, work, work.outcome))  # the run has it from the Agent
         if self._reservations.peek(hold.run_id, work.step, work.undo) is not None:
             return Report()
-        report = await self._begin(hold, work, work.begin)
+        report = await self._advance(hold, work, work.begin)
         if report.grant is None or work.undo:
             return report
         return report.model_copy(update={"answer": (await self.find_answer(work)).answer})
@@ -153,13 +153,18 @@ class Bookkeeping:
             request = request.model_copy(update={"requester": actor("signal", sender)})
         return await self._store.request_undo(request)
 
-    async def _begin(self, hold: Hold, work: Work, begin: Begin) -> Report:
+    async def _advance(self, hold: Hold, work: Work, begin: Begin | None, done: Completed | None = None) -> Report:
+        """Write a boundary, and keep what it grants: the time that the store took to answer is gone."""
+        name, calls = (work.step, done.calls) if done else (None, None)
         sent_at = uptime()
         if work.undo:
-            report = await self._store.undo_advance(hold, begin=begin)
+            report = await self._store.undo_advance(hold, done=name, calls=calls, begin=begin)
         else:
-            report = await self._store.advance(hold, begin=begin)
-        self._keep(hold, begin, work.undo, report, sent_at)
+            result = done.result if done else None
+            report = await self._store.advance(hold, done=name, result=result, calls=calls, begin=begin)
+        if begin is not None and report.grant is not None:
+            reservation = Reservation(report.grant, sent_at + report.grant.within_s)
+            self._reservations.put(hold.run_id, begin.step, work.undo, reservation)
         return report
 
     async def _write(self, hold: Hold, work: Work, outcome: Outcome) -> Report:
@@ -184,7 +189,8 @@ class Bookkeeping:
         """One guarded statement, whatever came of the call."""
         match outcome:
             case Completed():
-                return await self._complete(hold, work, outcome)
+                self._reservations.take(hold.run_id, work.step, work.undo)
+                return await self._advance(hold, work, work.then, done=outcome)
             case Refused():
                 return await self._refuse(hold, work, outcome)
             case GaveUp():
@@ -207,31 +213,12 @@ class Bookkeeping:
                 )
         assert_never(outcome)
 
-    async def _complete(self, hold: Hold, work: Work, outcome: Completed) -> Report:
-        self._reservations.take(hold.run_id, work.step, work.undo)
-        sent_at = uptime()
-        if work.undo:
-            report = await self._store.undo_advance(hold, done=work.step, calls=outcome.calls, begin=work.then)
-        else:
-            report = await self._store.advance(
-                hold, done=work.step, result=outcome.result, calls=outcome.calls, begin=work.then
-            )
-        if work.then is not None:
-            self._keep(hold, work.then, work.undo, report, sent_at)
-        return report
-
     async def _refuse(self, hold: Hold, work: Work, outcome: Refused) -> Report:
         error = {"step": work.step, "code": outcome.code, "message": outcome.message}
         if work.undo:
             return await self._store.undo_fail(hold, work.step, error)
         then: Literal["undo", "error"] = "error" if outcome.code == KEY_FORGOTTEN else work.on_refused
         return await self._store.fail(hold, work.step, error, unknown=outcome.unknown_before, then=then)
-
-    def _keep(self, hold: Hold, begun: Begin, undo: bool, report: Report, sent_at: float) -> None:
-        """Keep what was granted: the time that the store took to answer is gone."""
-        if report.grant is not None:
-            reservation = Reservation(report.grant, sent_at + report.grant.within_s)
-            self._reservations.put(hold.run_id, begun.step, undo, reservation)
 
     def _with_grant(self, hold: Hold, begun: Begin | None, began: float, undo: bool, report: Report) -> Report:
         """What is held for a queued step that was begun, by this activity or its twin, and what is left of it now."""

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 from domain.ids import idempotency_keys
 from domain.messages import Json, RunInput, StepView, UndoView
-from domain.states import StepState, TaskState, UndoState
+from domain.states import StepState, TaskState
 
 
 class StepRow(BaseModel):
@@ -28,7 +28,6 @@ class StepRow(BaseModel):
     key_generation: int
     key_age_s: float
     unknown: bool
-    service: str
     blocked: bool
     time_left_s: float | None
 
@@ -41,11 +40,9 @@ class UndoRow(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    seq: int
     step: str
     action: str
     generation: int
-    state: UndoState
     blocked: bool
     quarantined: bool
 

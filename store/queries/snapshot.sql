@@ -14,14 +14,13 @@ SELECT
             'reservation', s.reservation, 'key_generation', s.key_generation, 'unknown', s.outcome_unknown,
             'key_age_s', coalesce(extract(epoch FROM (SELECT clock_timestamp()) - s.key_since), 0),
             'time_left_s', extract(epoch FROM s.complete_by - (SELECT clock_timestamp())),
-            'service', s.service, 'blocked', is_blocked(s.service, s.task_id)
+            'blocked', is_blocked(s.service, s.task_id)
         ) ORDER BY s.position), '[]')
         FROM step AS s WHERE s.task_id = t.task_id
     ) AS steps,
     (
         SELECT coalesce(jsonb_agg(jsonb_build_object(
-            'seq', c.seq, 'step', c.step, 'action', c.action, 'state', c.state,
-            'generation', c.generation,
+            'step', c.step, 'action', c.action, 'generation', c.generation,
             'quarantined', coalesce(c.quarantined_until > (SELECT clock_timestamp()), false),
             'blocked', is_blocked(split_part(c.action, '.', 1), c.task_id)
         ) ORDER BY c.seq DESC), '[]')

@@ -57,13 +57,13 @@ def asking_without_a_reservation(real: Any) -> Any:
 
 
 def calling_before_it_is_begun(real: Any) -> Any:
-    async def _begin(self: Any, hold: Hold, work: Work, begin: Begin) -> Report:
-        if work.request is not None and not work.undo:
+    async def _advance(self: Any, hold: Hold, work: Work, begin: Begin | None, done: Completed | None = None) -> Report:
+        if begin is not None and done is None and work.request is not None and not work.undo:
             grant = Grant(calls=1, within_s=begin.within_s)
             await self._agents.perform(work.request.granted(grant, hold.run_id), uptime() + begin.within_s)
-        return await real(self, hold, work, begin)  # type: ignore[no-any-return]
+        return await real(self, hold, work, begin, done)  # type: ignore[no-any-return]
 
-    return _begin
+    return _advance
 
 
 def swallowing_requests(_: Any) -> Any:

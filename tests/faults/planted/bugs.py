@@ -112,7 +112,7 @@ BUGS = (
     Bug(
         "called_before_it_is_begun",
         "an inline step is called first, and its beginning written behind that",
-        (Behaviour(Bookkeeping, "_begin", b.calling_before_it_is_begun),),
+        (Behaviour(Bookkeeping, "_advance", b.calling_before_it_is_begun),),
         ("order whose reply is lost",),
         ("calls_are_made_in_their_time",),
     ),
