@@ -192,7 +192,8 @@ class Dispatcher:
             await self._store.not_started(claim, str(error), pause=_PAUSE)
             raise
         if found is None or found.record is None or found.digest != claim.task.record_digest:
-            await self._miss_record(claim)
+            alert = _missing(claim.task.task_id)
+            await self._at_fault(claim, "record_missing", "its business record is not there", alert=alert)
             return None
         return await self._start(claim, claim.task.as_run(found.record))
 
@@ -233,9 +234,7 @@ class Dispatcher:
         if await run.memo_value(NONCE, None) == claim.task.claim_nonce:
             return Started(claim.task.task_id, claim.locked_by, run.run_id)
         cause = f"run {run.run_id} of {claim.locked_by} was started by somebody else: it is not believed"
-        await self._store.not_started(claim, cause, fault="foreign_run", pause=_AT_ONCE)
-        log.error(cause, task_id=claim.task.task_id)
-        await self._intake.alert_once("foreign_run", claim.task.task_id, cause)
+        await self._at_fault(claim, "foreign_run", cause, pause=_AT_ONCE)
         return None
 
     async def _no_answer(self, claim: Claim, error: RPCError) -> Unreachable:
@@ -244,19 +243,23 @@ class Dispatcher:
         return Unreachable(cause)
 
     async def _refused(self, claim: Claim, reason: str, most: int) -> None:
-        """Temporal refuses to start this run: the task waits longer and longer, and ends in the end."""
         cause = f"Temporal refuses to start the run: {reason}"
-        log.error(cause, task_id=claim.task.task_id, attempt=claim.locked_by)
-        await self._store.not_started(claim, cause, fault="start_refused", pause=_PAUSE, most=most)
-        await self._intake.alert_once("start_refused", claim.task.task_id, cause)
+        await self._at_fault(claim, "start_refused", cause, most=most)
 
-    async def _miss_record(self, claim: Claim) -> None:
-        """Its business record was there once, and is lost: the task waits for it, longer and longer."""
-        task_id = claim.task.task_id
-        log.error("business record missing", task_id=task_id)
-        cause = "its business record is not there"
-        await self._store.not_started(claim, cause, fault="record_missing", pause=_PAUSE)
-        await self._intake.alert_once("record_missing", task_id, _missing(task_id))
+    async def _at_fault(
+        self,
+        claim: Claim,
+        fault: str,
+        cause: str,
+        *,
+        alert: str = "",
+        pause: timedelta = _PAUSE,
+        most: int | None = None,
+    ) -> None:
+        """A fault of this very task: it waits longer and longer, a person is told, and number `most` ends it."""
+        log.error(cause, task_id=claim.task.task_id, attempt=claim.locked_by)
+        await self._store.not_started(claim, cause, fault=fault, pause=pause, most=most)
+        await self._intake.alert_once(fault, claim.task.task_id, alert or cause)
 
     async def _back_off(self, failures: int) -> None:
         """After rounds that failed: pause longer and longer, whoever wakes us."""

@@ -11,6 +11,7 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -233,13 +234,8 @@ class StateStore:
 
     async def request_undo(self, request: UndoRequest) -> UndoVerdict:
         """Ask for the undo of a task: one statement for every way of asking (F1)."""
-        token = uuid4().hex
-        params = {**request.model_dump(exclude={"unnamed"}), "request": token}
-        changed, after = await self._transition("request_undo", params)
-        moved = bool(changed) or await self._was_written(
-            request.task_id, EventKind.UNDO_REQUESTED, request.requester, token
-        )
-        return _verdict(request, moved, after)
+        asked = request.model_dump(exclude={"unnamed"})
+        return _verdict(request, *await self._on_request("request_undo", EventKind.UNDO_REQUESTED, asked))
 
     async def undo_advance(
         self, hold: Hold, *, done: str | None = None, calls: int | None = None, begin: Begin | None = None
@@ -278,22 +274,16 @@ class StateStore:
         Returns:
             Whether it moved, and the task.
         """
-        token = uuid4().hex
-        changed, after = await self._transition(
-            "resubmit",
-            {
-                "task_id": task_id,
-                "requester": requester,
-                "reason": reason,
-                "changes": json.dumps(changes),
-                "no_effect": no_effect,
-                "evidence": evidence,
-                "request": token,
-            },
-            before_commit=_if_it_moves(amend) if amend else None,
-        )
-        moved = bool(changed) or await self._was_written(task_id, EventKind.RESUBMITTED, requester, token)
-        return moved, after
+        asked = {
+            "task_id": task_id,
+            "requester": requester,
+            "reason": reason,
+            "changes": json.dumps(changes),
+            "no_effect": no_effect,
+            "evidence": evidence,
+        }
+        before_commit = _if_it_moves(amend) if amend else None
+        return await self._on_request("resubmit", EventKind.RESUBMITTED, asked, before_commit)
 
     async def repair_undo(
         self, task_id: str, step: str, target: UndoState, *, requester: str, reason: str, evidence: str | None = None
@@ -308,20 +298,15 @@ class StateStore:
         Returns:
             Whether it was accepted, and the task.
         """
-        token = uuid4().hex
-        changed, after = await self._transition(
-            "repair_undo",
-            {
-                "task_id": task_id,
-                "step": step,
-                "target": target.value,
-                "requester": requester,
-                "reason": reason,
-                "evidence": evidence,
-                "request": token,
-            },
-        )
-        return bool(changed) or await self._was_written(task_id, EventKind.UNDO_REPAIRED, requester, token), after
+        asked = {
+            "task_id": task_id,
+            "step": step,
+            "target": target.value,
+            "requester": requester,
+            "reason": reason,
+            "evidence": evidence,
+        }
+        return await self._on_request("repair_undo", EventKind.UNDO_REPAIRED, asked)
 
     # --- inside -----------------------------------------------------------------------------------------------
 
@@ -358,6 +343,14 @@ class StateStore:
             {"task_id": task_id, "kind": kind.value, "actor": actor, "request": request},
         )
         return bool(rows)
+
+    async def _on_request(
+        self, name: str, kind: EventKind, asked: Params, before_commit: BeforeCommit | None = None
+    ) -> tuple[bool, Snapshot | None]:
+        """Write what somebody asks for, once. Returns whether it moved the task, and the task."""
+        token = uuid4().hex
+        changed, after = await self._transition(name, {**asked, "request": token}, before_commit=before_commit)
+        return bool(changed) or await self._was_written(asked["task_id"], kind, asked["requester"], token), after
 
     async def _once(self, name: str, params: Params, hold: Hold, kind: EventKind, end: End, error: Json) -> Report:
         """A write by which an attempt ends, which it makes once."""
@@ -477,17 +470,16 @@ def _verdict(request: UndoRequest, moved: bool, after: Snapshot | None) -> UndoV
     if after is None or request.definition not in (None, after.definition):
         what = f"{request.definition or 'task'} {task_id}"
         return UndoVerdict(verdict="not_found", task_id=task_id, message=f"there is no {what}")
+    verdict = partial(UndoVerdict, task_id=task_id, state=after.state)
     if moved:
-        return UndoVerdict(verdict="accepted", task_id=task_id, state=after.state, message="undo is asked for")
+        return verdict(verdict="accepted", message="undo is asked for")
     if after.state in (TaskState.COMPENSATING, TaskState.COMPENSATED):
-        message = f"task {task_id} is {after.state} already"
-        return UndoVerdict(verdict="already", task_id=task_id, state=after.state, message=message)
+        return verdict(verdict="already", message=f"task {task_id} is {after.state} already")
     if request.holder is not None and after.locked_by != request.holder:
-        message = f"task {task_id} is no longer held by {request.holder}"
-        return UndoVerdict(verdict="not_holder", task_id=task_id, state=after.state, message=message)
+        return verdict(verdict="not_holder", message=f"task {task_id} is no longer held by {request.holder}")
     pivot = next((s.name for s in after.steps if s.pivot), "?")
     message = f"task {task_id} is past its pivot (step {pivot}): it can only go forward"
-    return UndoVerdict(verdict="past_pivot", task_id=task_id, state=after.state, message=message)
+    return verdict(verdict="past_pivot", message=message)
 
 
 def _if_it_moves(act: Callable[[], Awaitable[object]]) -> BeforeCommit:
