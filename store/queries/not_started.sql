@@ -46,6 +46,7 @@ moved AS (
                 THEN jsonb_build_object('code', %(fault)s::text, 'message', %(cause)s::text)
             ELSE t.error
         END,
+        failure_count = t.failure_count + CASE WHEN verdict.state IN ('Error', 'CompensationFailed') THEN 1 ELSE 0 END,
         last_event = t.last_event + 1
     FROM held, verdict
     WHERE t.task_id = held.task_id

@@ -373,7 +373,7 @@ async def test_task_whose_own_start_is_refused_again_and_again_ends_in_error_wit
         assert store.row(task_id)["state"] == "Pending"
         await again(store, starter)
     row = store.row(task_id)
-    assert row["state"] == "Error"
+    assert (row["state"], row["failure_count"]) == ("Error", 1)
     assert row["error"]["code"] == "start_refused"
     assert "Temporal refuses to start the run" in row["error"]["message"]
     alerts = store.owner("SELECT kind, message FROM alert ORDER BY id")
@@ -404,7 +404,7 @@ async def test_undo_whose_start_is_refused_again_and_again_fails_with_its_cause(
     for _ in range(10):
         assert store.row(task_id)["state"] == "Compensating"
         await again(store, starter)
-    assert store.row(task_id)["state"] == "CompensationFailed"
+    assert (store.row(task_id)["state"], store.row(task_id)["failure_count"]) == ("CompensationFailed", 1)
     assert store.kinds(task_id)[-1] == "undo_failed"
     assert store.owner("SELECT kind FROM alert ORDER BY id")[-1]["kind"] == "compensation_failed"
     store.is_consistent(task_id)
