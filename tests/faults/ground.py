@@ -19,12 +19,14 @@ from runtime.settings import Settings
 from store.migrate import migrate
 
 ROOT = Path(__file__).parents[2]
-MOST_SIGNALS = 100
+MOST_SIGNALS, MOST_BUFFERED = 100, 20
 LOWERED_LIMITS = {
     "limit.historyCount.error": "1000",  # of 51,200
     "limit.historySize.error": "1000000",  # of 50 MiB
     "limit.blobSize.error": "65536",  # of 2 MiB
+    "limit.blobSize.warn": "65536",  # nothing smaller is refused
     "history.maximumSignalsPerExecution": str(MOST_SIGNALS),  # of 10,000
+    "history.maximumBufferedEventsBatch": str(MOST_BUFFERED),  # of 100: a workflow task fails then
 }
 """Of Temporal: runs with faults live with far less than there is."""
 

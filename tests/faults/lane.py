@@ -8,15 +8,16 @@ its deadlines are made to pass at once, and back-offs too; those of the living a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 from temporalio.service import RPCError
 
+from domain.definition import Registry
 from domain.ids import undo_request_id
 from domain.messages import Json
 from domain.states import TaskState
@@ -48,6 +49,17 @@ UPDATE step SET complete_by = clock_timestamp() FROM dead
 WHERE step.task_id = dead.task_id AND dead.locked_by IS NOT NULL AND step.state IN ('Running', 'Undoing')
 """
 
+SLOTS, SWEEP_PAGES = 3, 2
+"""Of the worker of a lane, and of each of its sweeps: pages of one row. Cases with several tasks go beyond both."""
+
+OUTAGE = timedelta(seconds=4)
+"""Supervision of a lane was out if no sweep has finished for so long."""
+
+_PLANT = """
+INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, detail)
+SELECT task_id, last_event + 1, 'noted', state, state, epoch, 'nobody', '{}' FROM task WHERE task_id = %s
+"""
+
 _OVERDUE = "SELECT 1 FROM task WHERE task_id = %s AND locked_by IS NOT NULL AND complete_by <= clock_timestamp()"
 
 
@@ -70,6 +82,9 @@ class Lane:
             "claim_within": timedelta(seconds=10),
             "breaker_failures": 1,
             "breaker_pause": timedelta(milliseconds=500),
+            "task_slots": SLOTS,
+            "sweep_page": 1,
+            "sweep_pages": SWEEP_PAGES,
         }
         self.world = World(folder, proxied=proxied, nursery=nursery, variables=variables, **settings)
         self.dead: list[str] = []
@@ -115,6 +130,19 @@ class Lane:
         await self._owner.execute("UPDATE task SET complete_by = clock_timestamp() WHERE task_id = %s", (task_id,))
         await self._owner.execute("UPDATE step SET complete_by = clock_timestamp() WHERE task_id = %s", (task_id,))
 
+    async def ask(self, query: LiteralString, *params: object) -> list[tuple[Any, ...]]:
+        """Ask the state store, as its owner."""
+        return await (await self._owner.execute(query, params)).fetchall()
+
+    @asynccontextmanager
+    async def planted_event(self, task_id: str) -> AsyncIterator[None]:
+        """A task has an event ahead of its row meanwhile, so that nothing can be written for it."""
+        await self._owner.execute(_PLANT, (task_id,))
+        try:
+            yield
+        finally:
+            await self._owner.execute("DELETE FROM event WHERE task_id = %s AND actor = 'nobody'", (task_id,))
+
     async def hurry(self, task_id: str, *, sweep: bool) -> None:
         """Let what the dead hold be over, and what nobody holds be due; `sweep` at once, beside the Schedule."""
         dead = self.dead[:-1] if self.world.worker(0).is_alive else self.dead
@@ -130,6 +158,7 @@ class Run:
         self.lane, self.world, self.task_id = lane, lane.world, task_id
         self._left, self.fired = list(kills), list[str]()
         self.pipeline, self._over, self._sweep = "order", False, sweep
+        self._beside = 0
         if armed:
             self.arm()
 
@@ -183,10 +212,17 @@ class Run:
 
         await eventually(fired, within_s=within_s)
 
-    async def submit(self, record: Mapping[str, Any], pipeline: str = "order") -> None:
+    async def submit(self, record: Mapping[str, Any], pipeline: str = "order", known: Registry | None = None) -> None:
         """Submit, as somebody who stays alive."""
         self.pipeline = pipeline
-        assert (await self.world.submit(dict(record), self.task_id, pipeline)).verdict == "accepted"
+        assert (await self.world.submit(dict(record), self.task_id, pipeline, known)).verdict == "accepted"
+
+    async def beside(self, record: Mapping[str, Any], pipeline: str = "order") -> str:
+        """Submit another task, which is audited as well; its id."""
+        self._beside += 1
+        task_id = f"{self.task_id}-{self._beside}"
+        assert (await self.world.submit(dict(record), task_id, pipeline)).verdict == "accepted"
+        return task_id
 
     async def submit_by_process(
         self, record: Json, *, expected: str = "Accepted", again: Callable[[], Awaitable[None]] | None = None

@@ -17,6 +17,7 @@ from runtime.roles import Role
 from runtime.temporal import queue_of
 from tests.conftest import FULL, ORDER, eventually
 from tests.faults.lane import Run
+from tests.faults.mishaps import MISHAPS
 from tests.faults.plays import answered_late
 from tests.faults.proxy import Cut
 from tests.faults.scenarios import Scenario
@@ -203,6 +204,7 @@ UNHARMED = (
     Scenario("order whose line to Temporal stalls", stalled, _P, FULL, proxied=True),
     Scenario("order contradicted afterwards", contradicted_afterwards, _P, FULL),
     Scenario("undo refused for good", undo_refused, TaskState.COMPENSATION_FAILED, _KEPT),
+    *MISHAPS,
 )
 
 

@@ -26,6 +26,7 @@ from audit.picture import Terms
 from audit.run import audit
 from audit.witnesses import Answer, Answers, Call, Ledger, Ledgers
 from cli.audit import read_runs
+from domain.definition import Registry
 from domain.faults import Unreachable
 from domain.messages import Json, UndoRequest, UndoVerdict
 from domain.search_attributes import SEARCH_ATTRIBUTES
@@ -170,16 +171,18 @@ class World:
         """A process that is no worker: see `tests/faults/worker.py`."""
         return await self.nursery.start({**self._environment, **more}, self.folder / "others.log")
 
-    async def submit(self, record: Json, task_id: str, pipeline: str = "order") -> Answer:
-        """Submit, and note what was answered."""
+    async def submit(
+        self, record: Json, task_id: str, pipeline: str = "order", known: Registry | None = None
+    ) -> Answer:
+        """Submit, and note what was answered. `known`: the definitions that the submitter has, if not the world's."""
         submission, said = Submission(task_id=task_id, pipeline=pipeline, record=record), None
         with suppress(Unreachable):
-            said = await self.stores.desk.submit(submission)
-        return self.note(submission, said)
+            said = await replace(self.stores, registry=known or registry()).desk.submit(submission)
+        return self.note(submission, said, known)
 
-    def note(self, submission: Submission, said: Verdict | None) -> Answer:
+    def note(self, submission: Submission, said: Verdict | None, known: Registry | None = None) -> Answer:
         """Note what a submitter was told; None: nothing."""
-        self.answers.append(line_of_log(submission, said))
+        self.answers.append(line_of_log(submission, said, known))
         return self.answers[-1]
 
     async def compensate(self, task_id: str, reason: str = "a test asks for it") -> UndoVerdict:
@@ -225,9 +228,9 @@ class World:
             return (await audit(loader, None, ledgers, runs=runs, answers=Answers.of(self.answers))).violations
 
 
-def line_of_log(submission: Submission, said: Verdict | None) -> Answer:
+def line_of_log(submission: Submission, said: Verdict | None, known: Registry | None = None) -> Answer:
     """What a submitter was told, as it keeps it; None: nothing."""
-    definition = registry().newest(submission.pipeline)
+    definition = (known or registry()).newest(submission.pipeline)
     assert definition is not None
     record = definition.record.model_validate(submission.record).model_dump(mode="json")
     return Answer(
