@@ -355,7 +355,7 @@ class Agents:
         except (Fault, AnswersLater):
             raise
         except Exception as error:
-            text = f"the Agent raised {_told(error)}"
+            text = f"the Agent raised {told(error)}"
             raise UnknownOutcome(text) if call.sent else _Lacking(spec.name, text) from error
 
     async def _ask_or_send(
@@ -454,7 +454,7 @@ def _words(error: Exception) -> str:
     return clean(str(error))[:1000]
 
 
-def _told(error: Exception) -> str:
+def told(error: Exception) -> str:
     """An error that nobody foresaw, by its class and what it says, without the input that it was about."""
     if isinstance(error, ValidationError):
         return f"ValidationError: {_first_problem(error)}"
