@@ -11,7 +11,8 @@ import os
 import signal
 import sys
 from datetime import timedelta
-from threading import Thread, Timer
+from threading import Thread
+from time import sleep
 from types import FrameType
 
 import structlog
@@ -48,9 +49,7 @@ class StopSignals:
         """From now on the process ends in time, whatever is in the way."""
         if not self._limited:
             self._limited = True
-            limit = Timer(self._limit_s, self._end)  # waits as `sleep` can't, where the machine's clock is shifted
-            limit.daemon = True
-            limit.start()
+            Thread(target=self._end_in_time, name="limit", daemon=True).start()
 
     def _take(self, number: int, _frame: FrameType | None) -> None:
         if self._told:
@@ -64,7 +63,8 @@ class StopSignals:
         if self._start is not None:
             self._start.cancel()
 
-    def _end(self) -> None:
+    def _end_in_time(self) -> None:
+        sleep(self._limit_s)
         saying = Thread(target=self._say, daemon=True)  # standard error may be in the way as well
         saying.start()
         saying.join(_TO_SAY_S)

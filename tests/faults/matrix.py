@@ -11,7 +11,7 @@ import argparse
 import asyncio
 import signal
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
@@ -79,6 +79,7 @@ async def _work(lane: Lane, report: Report, tell: Any, *waiting: deque[tuple[int
 
 async def _problems(run: Run, case: Case) -> list[str]:
     """Play a case; what is not as it must be in the end."""
+    workers = len(run.lane.dead)
     try:
         await run.go(case.scenario.play)
         page = await run.page()
@@ -89,6 +90,8 @@ async def _problems(run: Run, case: Case) -> list[str]:
         found.append(f"it is {page.task.state}, not {case.scenario.end}")
     if (live := run.world.simulators.live(run.task_id)) != case.scenario.effects:
         found.append(f"effects are {live}, not {dict(case.scenario.effects)}")
+    if len(run.lane.dead) == workers:
+        found += _begun_again(page)
     return [*found, *_called_wrongly(run, page)]
 
 
@@ -128,6 +131,14 @@ def _called_wrongly(run: Run, page: TaskPage) -> Iterator[str]:
     for (step, undo), used in keys.items():
         if len(used) > 1 + renewed[undo]:
             yield f"step {step} was called with keys {used}"
+
+
+def _begun_again(page: TaskPage) -> Iterator[str]:
+    """Steps that a run has begun more than once; only one whose worker has died may have to (C9)."""
+    begun = Counter((e.detail["began"], e.detail.get("run_id")) for e in page.events if "began" in e.detail)
+    for (step, run_id), times in begun.items():
+        if times > 1:
+            yield f"living_run_begins_a_step_once: run {run_id} has begun step {step} {times} times"
 
 
 def main() -> None:

@@ -29,7 +29,7 @@ LISTED = {
 }
 """What the list of failures names, at least."""
 
-OF_TIERS = {"history_replays", "every_kill_comes", "undo_that_was_asked_for_is_done"}
+OF_TIERS = {"history_replays", "every_kill_comes", "living_run_begins_a_step_once", "undo_that_was_asked_for_is_done"}
 """What the chaos tier and the crash matrix add to the invariants of the audit."""
 
 SHOWN = ("key_per_attempt", "no_barrier", "event_missing", "ack_before_commit")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from datetime import timedelta
 
 import psycopg
@@ -141,14 +142,17 @@ async def forged_before(run: Run) -> None:
 
 
 async def not_served(run: Run) -> None:
-    """Nobody serves the queue of its charge for a while."""
+    """Nobody serves the queue of its charge until its attempt has been given back; nobody is told to stop meanwhile."""
     await run.work_as(Role.SCHEDULER)
+    await run.submit(ORDER)
+    await _heard(run, EventKind.RELEASED)
+    agents = await run.world.process(ROLES=Role.AGENTS)
     try:
-        await run.submit(ORDER)
-        await _heard(run, EventKind.RELEASED)
+        await run.reached(TaskState.PROCESSED)
     finally:
+        agents.send(signal.SIGKILL)
+        await agents.ended()
         await run.work_as(*run.world.roles)
-    await run.reached(TaskState.PROCESSED)
 
 
 async def stalled(run: Run) -> None:

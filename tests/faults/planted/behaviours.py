@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from urllib.parse import quote
+from uuid import uuid4
 
 import httpx
 
@@ -19,7 +22,7 @@ from runtime.dispatcher import Started
 from store.intake import Caps, Full, Intake, NewTask
 from store.orders import Amendment
 from store.state_store import Hold
-from store.submission import Accepted, Submission, digest_of
+from store.submission import SUBMISSION, Accepted, Submission, digest_of
 
 _AN_HOUR_S = 3600.0
 _BOUNDLESS = Caps(in_flight=1 << 30, pending=1 << 30, pending_age=timedelta(days=365))
@@ -163,18 +166,36 @@ RETURNING seq
 """
 
 
-def writing_behind_the_acknowledgement(real: Any) -> Any:
-    written: set[asyncio.Task[Any]] = set()
-
-    async def create(self: Any, task_id: str, definition: str, record: Json, digest: str) -> str:
-        async def later() -> None:
-            await asyncio.sleep(1)
-            await real(self, task_id, definition, record, digest)
-
-        written.add(asyncio.create_task(later()))
-        return "created"
+def creating_behind_the_acknowledgement(real: Any) -> Any:
+    async def create(self: Any, task_id: str, definition: str, record: Json, digest: str) -> bool:
+        _behind(partial(real, self, task_id, definition, record, digest))
+        return True
 
     return create
+
+
+def confirming_behind_the_acknowledgement(real: Any) -> Any:
+    async def confirm(self: Any, task_id: str, digest: str, *, actor: str) -> bool:
+        if actor != SUBMISSION:
+            return bool(await real(self, task_id, digest, actor=actor))
+        _behind(partial(real, self, task_id, digest, actor=actor))
+        return True
+
+    return confirm
+
+
+def _behind(write: Callable[[], Awaitable[Any]]) -> None:
+    """Let it be written in a second, by a process that may not live so long."""
+
+    async def later() -> None:
+        await asyncio.sleep(1)
+        await write()
+
+    _written.add(asyncio.create_task(later()))
+
+
+_written: set[asyncio.Task[Any]] = set()
+"""Nobody else keeps them."""
 
 
 def taking_the_same_content_for_the_same_task(real: Any) -> Any:
@@ -264,6 +285,14 @@ def adopting_any_run(_: Any) -> Any:
         return Started(claim.task.task_id, claim.locked_by, None)
 
     return _started_before
+
+
+def calling_beside_its_twin(real: Any) -> Any:
+    async def _joined(self: Any, name: str, work: Work, do: Any) -> Report:
+        alone = name if name == "begin" else f"{name} {uuid4()}"
+        return await real(self, alone, work, do)  # type: ignore[no-any-return]
+
+    return _joined
 
 
 def knowing_the_attempt_only(_: Any) -> Any:

@@ -156,6 +156,13 @@ BUGS = (
         ("only_the_holder_moves_it",),
     ),
     Bug(
+        "twin_does_not_join",
+        "an activity that is run again while it lives makes a call of its own beside the one that is under way",
+        (Behaviour(Bookkeeping, "_joined", b.calling_beside_its_twin),),
+        ("errand run again beside itself",),
+        ("living_run_begins_a_step_once",),
+    ),
+    Bug(
         "holder_without_run_id",
         "a run that was made by reset holds the task as well",
         (
@@ -354,6 +361,29 @@ BUGS = (
         _without("event.guard_event"),
     ),
     Bug(
+        "supervisor_may_do_all",
+        "the Supervisor's login was given the application's role, and an undo that expired is Compensated in its name",
+        (
+            Statement("recover", "state = x.target,", "state = replace(x.target, 'Compensating', 'Compensated'),"),
+            Statement(
+                "recover",
+                "'expired', x.state, m.state, m.epoch, %(actor)s",
+                "CASE m.state WHEN 'Compensated' THEN 'compensated' ELSE 'released' END, x.state, m.state, m.epoch,"
+                " x.locked_by",
+            ),
+        ),
+        ("order cancelled: after:undo_call:charge",),
+        ("compensated_is_undone", "compensated_has_no_effect"),
+        ("GRANT scheduler_app TO sup", "REVOKE scheduler_app FROM sup"),
+    ),
+    Bug(
+        "outage_counted_by_later_sweeps",
+        "only the first sweep after an outage counts no failures; what a page more has room for waits for the next one",
+        (Statement("expired", "o.outage_until > (", "o.id = %(sweep)s AND o.outage_until > ("),),
+        ("orders that expire while nobody sweeps",),
+        ("outage_counts_no_failure",),
+    ),
+    Bug(
         "second_sweep_counts_twice",
         "a page that is carried out again counts the failures of its steps again",
         (
@@ -378,10 +408,13 @@ BUGS = (
     # --- submission -------------------------------------------------------------------------------------------
     Bug(
         "ack_before_commit",
-        "the submission is acknowledged, and its business record written behind that",
-        (Behaviour(Orders, "create", b.writing_behind_the_acknowledgement),),
+        "the submission is acknowledged, and its business record written and confirmed behind that",
+        (
+            Behaviour(Orders, "create", b.creating_behind_the_acknowledgement),
+            Behaviour(Intake, "confirm", b.confirming_behind_the_acknowledgement),
+        ),
         ("submitter: before:admit",),
-        ("acknowledged_task_is_there",),
+        ("acknowledged_task_is_there", "acknowledged_task_is_whole"),
     ),
     Bug(
         "dedupe_by_body",
