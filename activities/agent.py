@@ -30,6 +30,7 @@ from domain.faults import (
     OutOfTime,
     OvertakenFault,
     PermanentFault,
+    StillAtWork,
     TransientFault,
     UnknownOutcome,
 )
@@ -176,16 +177,17 @@ class Call:
             "X-Fencing-Token": str(self.epoch),
             "X-Time-Left-Ms": str(int(self.time_left * 1000)),
         }
-        request = self.client.build_request(
-            method, self.base_url + path, json=body, headers=headers, timeout=self.time_left
-        )
+        limits = httpx.Timeout(self.time_left, connect=self.time_left / 2)  # in time to say that nothing was sent
+        request = self.client.build_request(method, self.base_url + path, json=body, headers=headers, timeout=limits)
         self.left -= 1
         self.sent += 1
         try:
             async with asyncio.timeout(self.time_left):
                 return await exchange(self.client, request, reads=reads)
         except httpx.HTTPError as error:
-            raise fault_of_transport(error) from error
+            fault = fault_of_transport(error)
+            self.sent -= not isinstance(fault, UnknownOutcome)
+            raise fault from error
         except TimeoutError as error:
             raise UnknownOutcome("no answer within the time left") from error
 
@@ -300,7 +302,7 @@ class Agents:
             if self._draining.begun.is_set():
                 text = f"the worker is shutting down ({cause})"
                 return StoodDown(cause=text, sent=call.sent, retry_after_s=max(0.0, again_at - uptime()))
-            tell(f"call {call.sent + 1}, {call.left} of {request.calls} left")
+            tell(f"call {request.calls - call.left + 1}, {call.left} of {request.calls} left")
             try:
                 async with self._draining.call():
                     return Completed(result=await self._once(spec, call, request, body), calls=call.sent)
@@ -321,13 +323,9 @@ class Agents:
             except TransientFault as fault:
                 call.unknown = call.unknown or isinstance(fault, UnknownOutcome)
                 cause, wish_s = _words(fault), _seconds(fault.retry_after)
-                wait = max(pause * random.uniform(0.5, 1.0), wish_s)  # noqa: S311 (jitter)
-            if call.time_left < _LEAST_S:
-                return TimedOut(cause=f"the deadline came during call {call.sent}: {cause}", called=True)
+                wait = max(pause * random.uniform(0.5, 1.0), wish_s, _spread(call, fault))  # noqa: S311 (jitter)
             if call.left < 1 or wait > call.time_left - _LEAST_S:
-                no = "no call is left" if call.left < 1 else "no time for another call"
-                text = f"{no} after {call.sent}, last: {cause}"
-                return GaveUp(cause=text, unknown=call.unknown, sent=call.sent, retry_after_s=wish_s)
+                return _in_vain(call, request, cause, wish_s)
             pause, again_at = min(pause * 2, _LONGEST_PAUSE_S), uptime() + wait
             await self._wait(wait)
 
@@ -355,7 +353,7 @@ class Agents:
         except (Fault, AnswersLater):
             raise
         except Exception as error:
-            text = f"the Agent raised {_told(error)}"
+            text = f"the Agent raised {told(error)}"
             raise UnknownOutcome(text) if call.sent else _Lacking(spec.name, text) from error
 
     async def _ask_or_send(
@@ -413,6 +411,22 @@ class Agents:
         )
 
 
+def _spread(call: Call, fault: Fault) -> float:
+    """Seconds until the next call, where the service is still at work on an earlier one; 0 where it is not."""
+    return call.time_left / (call.left + 1) if isinstance(fault, StillAtWork) else 0.0
+
+
+def _in_vain(call: Call, request: AgentRequest, cause: str, wish_s: float) -> Outcome:
+    """What came of calls that ended without an answer that counts."""
+    if not call.sent:
+        return StoodDown.for_want(f"service {request.service}", cause, request.epoch, unreachable=True)
+    if call.time_left < _LEAST_S:
+        return TimedOut(cause=f"the deadline came during call {call.sent}: {cause}", called=True)
+    no = "no call is left" if call.left < 1 else "no time for another call"
+    text = f"{no} after {call.sent}, last: {cause}"
+    return GaveUp(cause=text, unknown=call.unknown, sent=call.sent, retry_after_s=wish_s)
+
+
 def _answer_of(found: Found, spec: Action) -> Json:
     """What the service's word on a key comes to, as if it had just answered."""
     if found.state == "undone":
@@ -454,7 +468,7 @@ def _words(error: Exception) -> str:
     return clean(str(error))[:1000]
 
 
-def _told(error: Exception) -> str:
+def told(error: Exception) -> str:
     """An error that nobody foresaw, by its class and what it says, without the input that it was about."""
     if isinstance(error, ValidationError):
         return f"ValidationError: {_first_problem(error)}"

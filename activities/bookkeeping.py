@@ -182,8 +182,8 @@ class Bookkeeping:
     async def _tell_breaker(self, service: str, hold: Hold, step: str, outcome: Outcome) -> None:
         if _is_answer(outcome):
             await self._services.answered(service, hold.task_id)
-        elif isinstance(outcome, GaveUp) or (isinstance(outcome, TimedOut) and outcome.called):
-            await self._services.failed(service, hold.task_id, outcome.cause, report=f"{hold.locked_by}:{step}")
+        elif cause := _failure(outcome):
+            await self._services.failed(service, hold.task_id, cause, report=f"{hold.locked_by}:{step}")
 
     async def _boundary(self, hold: Hold, work: Work, outcome: Outcome) -> Report:
         """One guarded statement, whatever came of the call."""
@@ -248,6 +248,15 @@ async def _best_effort(within_s: float) -> AsyncIterator[None]:
     with suppress(Unreachable, TimeoutError):
         async with asyncio.timeout(within_s):
             yield
+
+
+def _failure(outcome: Outcome) -> str:
+    """What its breaker counts: why a service gave no answer; empty if it was not called."""
+    match outcome:
+        case GaveUp() | TimedOut(called=True) | StoodDown(unreachable=True):
+            return outcome.cause
+        case _:
+            return ""
 
 
 def _is_answer(outcome: Outcome) -> bool:

@@ -9,7 +9,15 @@ from typing import Any
 
 import httpx
 
-from domain.faults import AnswerTooLong, Fault, OvertakenFault, PermanentFault, TransientFault, UnknownOutcome
+from domain.faults import (
+    AnswerTooLong,
+    Fault,
+    OvertakenFault,
+    PermanentFault,
+    StillAtWork,
+    TransientFault,
+    UnknownOutcome,
+)
 from domain.json_text import read_json
 from domain.messages import MOST_PAUSE_S, Json
 from domain.text import clean
@@ -19,7 +27,7 @@ _STATUS: dict[int, type[Fault]] = {
     403: TransientFault,
     407: TransientFault,
     408: TransientFault,  # it says itself that it did not start
-    409: PermanentFault,  # but see _TRANSIENT_CODES: a twin of this request is still being worked on
+    409: PermanentFault,  # but see _AT_WORK: a twin of this request is still being worked on
     412: OvertakenFault,  # the fencing token is older than one that it has seen
     425: TransientFault,
     429: TransientFault,
@@ -35,7 +43,7 @@ _MOST_PAUSE = timedelta(seconds=MOST_PAUSE_S)
 MOST_BYTES = 256 * 1024
 """Longest answer that is read: results are kept in the store and pass through Temporal's histories."""
 
-_TRANSIENT_CODES = frozenset({"in_progress"})
+_AT_WORK = "in_progress"
 _TWIN_PAUSE = timedelta(seconds=1)
 """Pause while a twin of the request is being worked on, where the service names none."""
 
@@ -95,12 +103,12 @@ def fault_of_answer(response: httpx.Response) -> Fault | None:
         return None
     code, message = _said(response)
     default: type[Fault] = PermanentFault if 400 <= response.status_code < 500 else UnknownOutcome
-    kind = UnknownOutcome if code in _TRANSIENT_CODES else _STATUS.get(response.status_code, default)
+    kind = StillAtWork if code == _AT_WORK else _STATUS.get(response.status_code, default)
     text = f"{response.status_code} {code}: {message}"
     if kind is PermanentFault:
         return PermanentFault(code, text)
     if issubclass(kind, TransientFault):
-        return kind(text, _retry_after(response) or (_TWIN_PAUSE if code in _TRANSIENT_CODES else None))
+        return kind(text, _retry_after(response) or (_TWIN_PAUSE if kind is StillAtWork else None))
     return kind(text)
 
 

@@ -23,6 +23,7 @@ from audit.picture import (
     DefinitionView,
     EntryView,
     EventView,
+    LaterAnswer,
     Picture,
     StepView,
     TaskView,
@@ -30,6 +31,7 @@ from audit.picture import (
 )
 from audit.witnesses import Ledgers, Witnesses
 from domain.faults import Unreachable, UsageError
+from domain.ids import idempotency_key
 from store.connection import SQLALCHEMY, connect_async, reaching
 from store.tables import (
     Alert,
@@ -37,6 +39,7 @@ from store.tables import (
     Compensation,
     DefinitionRow,
     Event,
+    Inbox,
     ServiceEvent,
     ServiceRow,
     Step,
@@ -133,10 +136,16 @@ class Loader:
                 found = select(table).where(col(table.task_id).in_(wanted)).order_by(order)
                 return (await session.exec(found)).all() if wanted else []
 
+            steps = await all_of(Step, col(Step.position))
+            keys = [idempotency_key(s.task_id, s.name, s.key_generation) for s in steps]
+            inbox = (
+                select(Inbox).where(col(Inbox.key).in_(keys)).order_by(col(Inbox.received_at), col(Inbox.response_id))
+            )
             return {
                 "now": now,
                 "tasks": tasks,
-                "steps": await all_of(Step, col(Step.position)),
+                "steps": steps,
+                "inbox": (await session.exec(inbox)).all(),
                 "entries": await all_of(Compensation, col(Compensation.seq)),
                 "events": await all_of(Event, col(Event.number)),
                 "alerts": await all_of(Alert, col(Alert.id)),
@@ -158,6 +167,9 @@ class Loader:
         breakers = Breakers.of(rows["service_events"])
         is_open = frozenset(s.name for s in rows["services"] if (s.forced or s.state) == "open")
         steps, entries = _by_task(rows["steps"], StepView), _by_task(rows["entries"], EntryView)
+        inbox: dict[str, dict[str, LaterAnswer]] = {}
+        for row in rows["inbox"]:
+            inbox.setdefault(row.key.partition(":")[0], {}).setdefault(row.key, LaterAnswer.of(row))
         events, alerts = _by_task(rows["events"], EventView), _by_task(rows["alerts"], AlertView)
         tasks = [TaskView.model_validate(t) for t in rows["tasks"]]
         return [
@@ -167,6 +179,7 @@ class Loader:
                 undo_log=entries.get(task.task_id, ()),
                 events=events.get(task.task_id, ()),
                 alerts=alerts.get(task.task_id, ()),
+                inbox=inbox.get(task.task_id, {}),
                 digest=digests.get(task.task_id),
                 definition=definitions.get((task.definition, task.version)),
                 **_testimony(witnesses, task),

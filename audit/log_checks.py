@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from datetime import datetime
 from itertools import pairwise
 
 from audit.picture import EventView, Picture
+from domain.faults import DEFINITION_ERROR, KEY_FORGOTTEN
 from domain.ids import attempt_id
 from domain.states import EventKind, StepState, TaskState, is_legal
 
@@ -195,6 +197,25 @@ def finished_work_is_not_repeated(picture: Picture) -> Iterator[str]:
         yield f"it was Processed {n} times"
 
 
+def first_answer_decides_its_step(picture: Picture) -> Iterator[str]:
+    """A step comes to what the first answer to its key says, where that came before its end (C10, C11).
+
+    An answer that nobody waited for may be used by none: its step, or its task, had ended otherwise by then.
+    """
+    for step in picture.steps:
+        answer = picture.answer_to(step)
+        if answer is None:
+            continue
+        if step.completed_at is not None and answer.received_at < step.completed_at:
+            if answer.kind != "completed":
+                yield f"step {step.name} was completed, the first answer to {answer.key} had refused it"
+            elif answer.result != step.result:
+                yield f"step {step.name} was not completed with the first answer to {answer.key}"
+        refused_at = _refused_at(picture, step.name) if step.state is StepState.FAILED else None
+        if refused_at is not None and answer.received_at < refused_at and answer.kind == "completed":
+            yield f"step {step.name} has failed, the first answer to {answer.key} had said that it was done"
+
+
 def steps_begin_in_their_order(picture: Picture) -> Iterator[str]:
     """A step begins when all that it comes after are completed, and not before (failures 6)."""
     done: set[str] = set()
@@ -215,6 +236,12 @@ def no_step_begins_at_an_open_breaker(picture: Picture) -> Iterator[str]:
         service = picture.definition.service(step, undo=undo) if step and picture.definition else ""
         if picture.breakers.kept_out(service, picture.task.task_id, event.at):
             yield f"event {event.number}: {'undo of ' * undo}step {step} began, the breaker of {service} was open"
+
+
+def _refused_at(picture: Picture, step: str) -> datetime | None:
+    """When the service's refusal of a step was last recorded; None if the last fault of the step was our own word."""
+    faults = [e for e in picture.events if e.kind is EventKind.FAILED and e.detail.get("step") == step]
+    return faults[-1].at if faults and faults[-1].detail.get("code") not in (KEY_FORGOTTEN, DEFINITION_ERROR) else None
 
 
 def _is_legal(event: EventView) -> bool:
@@ -243,6 +270,7 @@ CHECKS = (
     step_failures_have_their_events,
     release_before_any_call_costs_nothing,
     finished_work_is_not_repeated,
+    first_answer_decides_its_step,
     steps_begin_in_their_order,
     no_step_begins_at_an_open_breaker,
 )

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from audit.breakers import Breakers
 from audit.witnesses import Answer, Frozen, Ledger, Run
-from domain.ids import attempt_id
+from domain.ids import attempt_id, idempotency_key
 from domain.messages import Json
 from domain.states import EventKind, StepState, TaskState, UndoState
 
@@ -55,6 +55,9 @@ class StepView(Frozen):
     undo_budget_left: int
     reserved: int
     complete_by: datetime | None = None
+    key_generation: int = 0
+    completed_at: datetime | None = None
+    result: Json | None = None
 
     @property
     def has_begun(self) -> bool:
@@ -88,6 +91,21 @@ class EventView(Frozen):
     def stays(self) -> bool:
         """Whether it left the task's state as it was."""
         return self.state_from is self.state_to
+
+
+class LaterAnswer(Frozen):
+    """A row of `inbox`. `kind`: completed or refused."""
+
+    key: str
+    kind: str
+    result: Json | None = None
+    received_at: datetime
+
+    @classmethod
+    def of(cls, row: Any) -> LaterAnswer:
+        """From the row."""
+        said = row.body["outcome"]
+        return cls(key=row.key, kind=said["kind"], result=said.get("result"), received_at=row.received_at)
 
 
 class AlertView(Frozen):
@@ -146,6 +164,7 @@ class Picture(Frozen):
     """One task.
 
     Attributes:
+        inbox: By key, the answer that came first of those that came later.
         digest: That of its business record; None if there is none.
         definition: None if it is not on record.
         ledgers: By service; None where they were not asked, or the task moved after they were read.
@@ -163,6 +182,7 @@ class Picture(Frozen):
     undo_log: Sequence[EntryView]
     events: Sequence[EventView]
     alerts: Sequence[AlertView]
+    inbox: Mapping[str, LaterAnswer] = Field(default_factory=dict)
     digest: str | None
     definition: DefinitionView | None
     ledgers: Mapping[str, Ledger] | None = None
@@ -182,6 +202,10 @@ class Picture(Frozen):
     def entry(self, step: str) -> EntryView | None:
         """The step's entry in the undo log, if it has one."""
         return next((e for e in self.undo_log if e.step == step), None)
+
+    def answer_to(self, step: StepView) -> LaterAnswer | None:
+        """The answer that came first to the step's present key, of those that came later."""
+        return self.inbox.get(idempotency_key(self.task.task_id, step.name, step.key_generation))
 
     @property
     def waits_for_a_breaker(self) -> bool:

@@ -3,6 +3,7 @@
 Fault
 ├── TransientFault        again with the same key: certainly not done
 │   └── UnknownOutcome    as well, but perhaps done: asked by key first, where the service can be asked
+│       └── StillAtWork   as well, but the service is at it just now
 ├── PermanentFault        never
 │   └── AnswerTooLong     done, but the answer can't be kept: a person looks, or it is undone
 ├── OvertakenFault        a newer attempt was seen: stop quietly
@@ -50,6 +51,11 @@ class TransientFault(Fault):
 
 class UnknownOutcome(TransientFault):
     """The service may have done it. Trying again is safe because of the key (C5)."""
+
+
+class StillAtWork(UnknownOutcome):
+    """The service is still at work on an earlier call with the same key: the calls that are left are spread over the
+    time that is left, as the answer comes by then or not at all."""
 
 
 class PermanentFault(Fault):

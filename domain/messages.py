@@ -139,6 +139,7 @@ class StoodDown(Message):
     Attributes:
         sent: Calls of the reservation that may have reached the service; None: not known, so nothing of it returns.
         lacking: The part of a deployment that lacks something, so that an alert says so; empty: none does.
+        unreachable: The service could not be reached; its breaker counts that, and tells of it.
     """
 
     kind: Literal["stood_down"] = "stood_down"
@@ -146,11 +147,13 @@ class StoodDown(Message):
     sent: int | None = None
     retry_after_s: Pause = 0.0
     lacking: str = ""
+    unreachable: bool = False
 
     @classmethod
-    def for_want(cls, part: str, of: str, epoch: int) -> StoodDown:
+    def for_want(cls, part: str, of: str, epoch: int, *, unreachable: bool = False) -> StoodDown:
         """Nothing was sent, for want of something that a part lacks; the later the attempt, the longer the pause."""
-        return cls(cause=f"{part}: {of}", sent=0, retry_after_s=min(60.0, 2.0 * epoch), lacking=part)
+        pause_s, lacking = min(60.0, 2.0 * epoch), "" if unreachable else part
+        return cls(cause=f"{part}: {of}", sent=0, retry_after_s=pause_s, lacking=lacking, unreachable=unreachable)
 
 
 Outcome = Annotated[Completed | Refused | GaveUp | TimedOut | Overtaken | StoodDown, Field(discriminator="kind")]

@@ -11,8 +11,7 @@ import os
 import signal
 import sys
 from datetime import timedelta
-from threading import Thread
-from time import sleep
+from threading import Thread, Timer
 from types import FrameType
 
 import structlog
@@ -49,7 +48,9 @@ class StopSignals:
         """From now on the process ends in time, whatever is in the way."""
         if not self._limited:
             self._limited = True
-            Thread(target=self._end_in_time, name="limit", daemon=True).start()
+            limit = Timer(self._limit_s, self._end)  # waits as `sleep` can't, where the machine's clock is shifted
+            limit.daemon = True
+            limit.start()
 
     def _take(self, number: int, _frame: FrameType | None) -> None:
         if self._told:
@@ -63,8 +64,7 @@ class StopSignals:
         if self._start is not None:
             self._start.cancel()
 
-    def _end_in_time(self) -> None:
-        sleep(self._limit_s)
+    def _end(self) -> None:
         saying = Thread(target=self._say, daemon=True)  # standard error may be in the way as well
         saying.start()
         saying.join(_TO_SAY_S)

@@ -57,7 +57,7 @@ class Services:
         self._looked_at = float("-inf")
 
     async def failed(self, name: str, task_id: str, cause: str, *, report: str) -> bool:
-        """An attempt at a service has failed, with calls made. Whether its breaker opened by that.
+        """An attempt at a service has failed, or did not reach it. Whether its breaker opened by that.
 
         `report`: the attempt and its step; said again, as after a lost acknowledgement, it changes nothing.
         """

@@ -29,6 +29,7 @@ from temporalio.exceptions import (
 with workflow.unsafe.imports_passed_through():
     from pydantic import BaseModel, ValidationError
 
+    from activities.agent import told
     from activities.agents import catalogue
     from domain.definition import Definition, Step
     from domain.faults import DEFINITION_ERROR
@@ -239,8 +240,8 @@ class _Attempt:
         try:
             return make()
         except Exception as error:
-            message = f"{self._definition.name} v{self._definition.version} fails: {type(error).__name__}: {error}"
-            outcome = Refused(code=DEFINITION_ERROR, message=message[:_MOST_CAUSE], unknown_before=None)
+            message = f"{self._definition.name} v{self._definition.version} fails: {told(error)}"[:_MOST_CAUSE]
+            outcome = Refused(code=DEFINITION_ERROR, message=message, unknown_before=None)
         known = next((s for s in self._definition.steps if s.name == step), None)
         policy = self._definition.refused(known) if known else self._definition.on_refused
         work = self._empty_work(step).model_copy(update={"outcome": outcome, "on_refused": policy})

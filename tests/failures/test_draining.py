@@ -15,6 +15,7 @@ from runtime.embedded.postgres import EmbeddedPostgres
 from runtime.embedded.temporal import EmbeddedTemporal
 from runtime.settings import Settings
 from tests.acceptance.test_outages import away
+from tests.clocks import clock_off_by
 from tests.conftest import FULL, Bench, Databases, Simulators, eventually
 from tests.faults.proxy import Faults, Proxy
 from tests.workers import WorkerProcess
@@ -146,8 +147,12 @@ async def test_second_signal_ends_a_worker_at_once(settings: Settings, line: Pro
 
 
 @pytest.mark.usefixtures("client")
-async def test_worker_whose_end_is_cut_short_names_what_was_left(settings: Settings, line: Proxy) -> None:
-    with WorkerProcess(settings, roles="agents", more=through(line)) as worker:
+@pytest.mark.parametrize("offset", ["", "-2h", "+2h"], ids=["clock right", "clock behind", "clock ahead"])
+async def test_worker_whose_end_is_cut_short_names_what_was_left(settings: Settings, line: Proxy, offset: str) -> None:
+    elsewhen = clock_off_by(offset) if offset else {}
+    if elsewhen is None:
+        pytest.skip("there is no libfaketime here: pip install libfaketime, or apt-get install faketime")
+    with WorkerProcess(settings, roles="agents", more={**elsewhen, **through(line)}) as worker:
         await worker.logged("worker ready")
         line.faults = Faults(blackhole=True)
         await stops(worker)

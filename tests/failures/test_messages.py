@@ -130,11 +130,14 @@ async def test_task_whose_record_can_not_be_read_fails_at_once_and_without_a_cal
     bench: Bench, simulators: Simulators, databases: Databases, order: dict[str, Any], task_id: str
 ) -> None:
     await bench.submit(order, task_id)
-    replace_record(databases, task_id, {"encrypted": "with a key that is not here"})
+    replace_record(databases, task_id, order | {"customer": "whom no row of the state store names"})
     async with bench.worker():
         assert await bench.reached(task_id, TaskState.COMPENSATED) is TaskState.COMPENSATED
     page = await bench.page(task_id)
-    assert ((page.task.error or {})["step"], (page.task.error or {})["code"]) == ("stock", "definition_error")
+    error = page.task.error or {}
+    assert (error["step"], error["code"]) == ("stock", "definition_error")
+    assert error["message"].startswith("order v1 fails: ValidationError: customer: ")
+    assert "whom" not in error["message"]
     assert {s.state for s in page.steps} == {StepState.NOT_STARTED}
     assert simulators.ledger("stock", task_id)["calls"] == []
 

@@ -18,6 +18,7 @@ from activities.pulse import Pulse
 from activities.queued import agent_activity
 from domain.messages import UndoRequest
 from domain.states import EventKind, TaskState
+from runtime.embedded.ports import free_port
 from runtime.roles import Role
 from store.reads import TaskPage
 from tests.conftest import FULL, Bench, Simulators, eventually
@@ -114,3 +115,23 @@ async def test_undo_whose_queue_nobody_serves_loses_nothing_and_is_finished_once
         async with bench.worker(Role.AGENTS):
             assert await bench.reached(task_id, TaskState.COMPENSATED) is TaskState.COMPENSATED
     assert simulators.live(task_id) == {"mail": 1}
+
+
+@pytest.mark.demand("C8", "D5", "E2")
+@pytest.mark.parametrize("service", ["stock", "payments"], ids=["an inline step", "a queued one"])
+async def test_order_whose_service_can_not_be_reached_loses_nothing_and_its_breaker_counts_that(
+    bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str, service: str
+) -> None:
+    nowhere = {**bench.settings.services, service: f"http://127.0.0.1:{free_port()}"}
+    async with bench.worker(settings=bench.settings.model_copy(update={"services": nowhere})):
+        await bench.submit(order, task_id)
+        page = await given_back(bench, task_id, times=2)
+    assert spent(page) == []
+    assert (page.task.failure_count, page.alerts) == (0, [])
+    assert EventKind.EXPIRED not in [e.kind for e in page.events]
+    services, _ = await bench.reads.services()
+    assert {s.name for s in services if s.failures} == {service}
+    async with bench.worker():
+        assert await bench.settled_with_sweeps(task_id) is TaskState.PROCESSED
+    assert simulators.live(task_id) == FULL
+    assert simulators.calls(service, task_id) == 1

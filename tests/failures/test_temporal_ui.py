@@ -35,11 +35,11 @@ from tests.acceptance.test_compensation import temporal
 from tests.conftest import FULL, Bench, Databases, Simulators, eventually
 
 POINTS = {
-    "stock": ("stock", False, 4),
-    "charge": ("payments", False, 8),
-    "ship": ("shipping", False, 8),
-    "confirm": ("mail", False, 4),
-    "refund": ("payments", True, 8),
+    "stock": ("stock", False, 3),
+    "charge": ("payments", False, 6),
+    "ship": ("shipping", False, 6),
+    "confirm": ("mail", False, 3),
+    "refund": ("payments", True, 6),
 }
 """Where it happens: the service has done it and answered with an error, and the Agent waits so many seconds."""
 

@@ -26,7 +26,7 @@ class Case:
 
 def singles() -> Iterator[Case]:
     """Every point once, what needs a series of its own, and the plays in which nobody dies."""
-    for s in SCENARIOS:
+    for s in (*SCENARIOS, *UNHARMED):
         yield from (Case(s, (point,)) for stage in s.once for point in stage)
         yield from (Case(s, kills) for kills in s.more)
     yield from (Case(s, ()) for s in UNHARMED)

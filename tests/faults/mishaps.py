@@ -18,7 +18,7 @@ from runtime.roles import Role
 from tests.conftest import FULL, MACHINE, ORDER, eventually
 from tests.faults.ground import MOST_BUFFERED
 from tests.faults.lane import OUTAGE, SLOTS, SWEEP_PAGES, Run
-from tests.faults.scenarios import Scenario
+from tests.faults.scenarios import Scenario, around, whoever
 from tests.made_up.errand import ERRAND
 from tests.made_up.gift import GIFT
 
@@ -168,7 +168,14 @@ _P, _C = TaskState.PROCESSED, TaskState.COMPENSATED
 _CLOUD, _MAIL = {"cloud": 4}, {"mail": 1}
 
 MISHAPS = (
-    Scenario("order signalled in vain", signalled_in_vain, _C, {}),
+    Scenario(
+        "order signalled in vain",
+        signalled_in_vain,
+        _C,
+        {},
+        once=around("signal_with_start_workflow_execution"),
+        supervised=True,
+    ),
     Scenario("order too large to start", too_large_to_start, TaskState.ERROR, {}),
     Scenario("order whose worker is stopped in a call", stopped_in_a_call, _P, FULL),
     Scenario(
@@ -177,7 +184,14 @@ MISHAPS = (
     Scenario("machine whose branches fail", branches_fail, _P, _CLOUD),
     Scenario("orders that expire while nobody sweeps", expired_while_supervision_is_out, _P, FULL, supervised=True),
     Scenario("order beside waiting machines", beside_waiting_machines, _P, FULL, proxied=True),
-    Scenario("order that expires beside a bad row", beside_a_bad_row, _P, FULL),
+    Scenario(
+        "order that expires beside a bad row",
+        beside_a_bad_row,
+        _P,
+        FULL,
+        once=whoever("alert_left_out"),
+        supervised=True,
+    ),
     Scenario("order signalled too often", signalled_too_often, _P, FULL),
     Scenario("gift that one worker knows", known_to_one_worker, _C, _MAIL),
     Scenario("errand run again beside itself", run_again_beside_itself, _P, {"mail": 3}),

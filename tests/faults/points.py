@@ -52,11 +52,12 @@ _INLINE = {
     r"SELECT 1 FROM event": "was_written",
     r"SET LOCAL": "set_local",
     r"UPDATE sweep": "finish_sweep",
-    r"SELECT attempt FROM stale_run": "find_stale_runs",
+    r"SELECT attempt, given_up FROM stale_run": "find_stale_runs",
     r"DELETE FROM stale_run": "forget_stale_runs",
     r"INSERT INTO service": "add_service",
     r"SELECT name, state = 'open'": "find_open_services",
     r"SELECT extract.* FROM sweep": "last_sweep_age",
+    r"SELECT count\(\*\) AS held FROM task": "count_held",
 }
 """Names of statements that have no file; of any other, its first words."""
 

@@ -72,6 +72,7 @@ MADE = (
     *call("name")[:4],
 )
 TERMINATED = ("describe_workflow_execution", "terminate_workflow_execution", "get_workflow_execution_history")
+SWEPT = ("begin_sweep", "expired", "finish_sweep", "find_stale_runs", "forget_stale_runs", "watch_stuck")
 SCHEDULED = ("describe_namespace", "create_schedule", "describe_schedule", "update_schedule")
 UNMADE = (
     *around("undo_begin:machine"),
@@ -120,7 +121,7 @@ SCENARIOS = (
         more=(
             *begun_later("", ("stock", "charge"), ("charge", "ship"), ("ship", "confirm")),
             *asked("stock", "charge", "ship", "confirm"),
-            *behind("after:complete:stock", "find_answer"),
+            *behind("after:complete:stock", "find_answer", "results"),
         ),
     ),
     Scenario(
@@ -131,7 +132,7 @@ SCENARIOS = (
         more=(
             *behind("after:begin:stock", "recover", "request_cancel_workflow_execution"),
             *(("after:begin:stock", *kills) for kills in behind("after:begin:stock", *TERMINATED)),
-            *(("after:begin:stock", p) for (p,) in whoever("begin_sweep", "expired", "watch_stuck", "finish_sweep")),
+            *(("after:begin:stock", p) for (p,) in whoever(*SWEPT)),
         ),
         supervised=True,
     ),
@@ -227,7 +228,9 @@ SCENARIOS = (
     ),
     Scenario("record lost", plays.record_lost, _P, FULL, once=around("not_started", "alert_once"), later=True),
     Scenario("submission contradicted", plays.contradicted, _P, FULL, once=around("dead_letter")),
-    Scenario("worker drained", plays.drained, _P, FULL, once=around("release:stock")),
+    Scenario(
+        "worker drained", plays.drained, _P, FULL, once=(*around("release:stock"), *whoever("count_held", "leave"))
+    ),
     Scenario(
         "worker starts",
         plays.worker_starts,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from domain.definition import Definition, Step
 from domain.ids import idempotency_keys
 from domain.messages import AgentRequest, Completed, Json, Outcome, StoodDown
 from pipelines import registry
-from tests.conftest import MACHINE, ORDER, Simulators
+from tests.conftest import MACHINE, ORDER, Simulators, eventually
 
 RECORDS = {"order": ORDER, "provisioning": MACHINE}
 STEPS = [(d, s) for d in registry() for s in d.steps if d.name in RECORDS]
@@ -129,3 +130,23 @@ async def test_no_call_is_sent_once_the_time_is_up(
     assert isinstance(outcome, StoodDown)
     assert outcome.sent == 0
     assert simulators.calls(service, task_id) == before
+
+
+@pytest.mark.demand("C5", "C2")
+async def test_twin_that_is_still_at_work_is_waited_for_within_the_allowance(
+    simulators: Simulators, task_id: str
+) -> None:
+    """A worker has died during its call; the service goes on with it for longer than pauses of a second would wait."""
+    definition, step = next((d, s) for d, s in STEPS if s.name == "charge")
+    caller = _Caller(simulators, definition, task_id)
+    await caller.up_to(step)
+    simulators.fault("payments", "latency", latency_ms=2_500, times=1, match={"task_id": task_id})
+
+    async def called() -> bool:
+        return simulators.calls("payments", task_id) > 0
+
+    dying = asyncio.create_task(caller.ask(step))
+    await eventually(called)
+    dying.cancel()
+    assert isinstance(await caller.ask(step, within_s=8.0, epoch=4), Completed)
+    assert len(effects(simulators, step, task_id)) == 1

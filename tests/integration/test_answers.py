@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -70,7 +70,7 @@ class Service:
 
 
 async def asked(
-    service: Service,
+    service: Service | str,
     *,
     undo: bool = False,
     agents: list[type[Agent]] | None = None,
@@ -79,7 +79,7 @@ async def asked(
     calls: int = 2,
     within_s: float = 5.0,
 ) -> Outcome:
-    """What an Agent makes of a service."""
+    """What an Agent makes of a service, or of what is at an address."""
     request = AgentRequest(
         task_id="t",
         step="charge",
@@ -91,7 +91,7 @@ async def asked(
         run_id="run",
         undo=undo,
     )
-    async with service.at_work() as url, new_client() as http:
+    async with nullcontext(service) if isinstance(service, str) else service.at_work() as url, new_client() as http:
         return await Agents(agents or list(all_agents()), {"payments": url}, http).perform(request, uptime() + within_s)
 
 
@@ -235,6 +235,18 @@ async def test_request_of_another_release_that_an_agent_can_not_read_costs_nothi
     outcome = await asked(service, body={"amount": 1})
     assert isinstance(outcome, StoodDown)
     assert (outcome.sent, outcome.lacking, service.received) == (0, "payments.charge", [])
+
+
+@pytest.mark.demand("C5", "C8")
+@pytest.mark.parametrize("undo", [False, True])
+async def test_service_that_can_not_be_reached_costs_nothing_and_its_breaker_is_to_know(undo: bool) -> None:
+    async with Service(200, CHARGED).at_work() as url:
+        gone = url
+    outcome = await asked(gone, undo=undo)
+    assert isinstance(outcome, StoodDown)
+    assert (outcome.sent, outcome.unreachable, outcome.lacking) == (0, True, "")
+    assert outcome.retry_after_s > 0
+    assert outcome.cause.startswith("service payments: ConnectError")
 
 
 # --- Retry-After ----------------------------------------------------------------------------------------------

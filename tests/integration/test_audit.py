@@ -101,6 +101,32 @@ async def test_audit_is_silent_on_what_ran_and_finds_each_damage(
     assert missed == []
 
 
+@pytest.mark.demand("H10", "C11")
+@pytest.mark.parametrize(
+    "changed",
+    [{"kind": "refused", "code": "no_capacity"}, {"result": {"machine_id": "another"}}],
+    ids=["kind", "result"],
+)
+async def test_audit_finds_a_step_that_came_to_something_else_than_the_first_answer_to_its_key(
+    bench: Bench,
+    databases: Databases,
+    simulators: Simulators,
+    machine: dict[str, Any],
+    task_id: str,
+    changed: dict[str, Any],
+) -> None:
+    async with bench.worker():
+        await bench.submit(machine, task_id, "provisioning")
+        assert await bench.settled(task_id) is TaskState.PROCESSED
+    answers = Answers.of([await answered(bench, task_id)])
+    assert (await audited(bench, databases, simulators, answers)).violations == []
+    with psycopg.connect(databases.owner) as connection:
+        statement = """UPDATE inbox SET body = jsonb_build_object('outcome', body -> 'outcome' || %s) WHERE key = %s"""
+        assert connection.execute(statement, (Jsonb(changed), f"{task_id}:machine:0")).rowcount == 1
+    found = (await audited(bench, databases, simulators, answers)).violations
+    assert [(v.invariant, v.task_id) for v in found] == [("first_answer_decides_its_step", task_id)]
+
+
 @pytest.mark.demand("H10")
 async def test_audit_command_hears_every_witness_and_says_what_does_not_hold(
     bench: Bench,

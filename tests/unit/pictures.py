@@ -120,6 +120,14 @@ def processed() -> Json:
     }
 
 
+def answered_later() -> Json:
+    """The same, whose second step was answered later."""
+    p = processed()
+    p["steps"][1] |= {"result": {"id": "b-1"}, "completed_at": at(-55)}
+    p["inbox"] = {"t:b:0": {"key": "t:b:0", "kind": "completed", "result": {"id": "b-1"}, "received_at": at(-55.5)}}
+    return p
+
+
 def compensated() -> Json:
     """The same, undone."""
     p = processed()

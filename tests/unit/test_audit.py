@@ -22,6 +22,7 @@ from tests.unit.pictures import (
     NOW,
     Json,
     answer,
+    answered_later,
     at,
     breakers,
     call,
@@ -72,6 +73,13 @@ DAMAGE: list[tuple[str, Json, Callable[[Json], object]]] = [
     ("failures_are_counted_once", failed(), lambda p: p["task"].update(failure_count=2)),
     ("step_failures_have_their_events", expired(), lambda p: p["steps"][1].update(failure_count=2)),
     ("finished_work_is_not_repeated", processed(), lambda p: p["events"][4].update(detail={"completed": "a"})),
+    ("first_answer_decides_its_step", answered_later(), lambda p: p["steps"][1].update(result={"id": "other"})),
+    ("first_answer_decides_its_step", answered_later(), lambda p: p["inbox"]["t:b:0"].update(kind="refused")),
+    (
+        "first_answer_decides_its_step",
+        failed() | {"inbox": answered_later()["inbox"]},
+        lambda p: p["events"][4].update(detail={"step": "b", "code": "no"}),
+    ),
     ("steps_begin_in_their_order", processed(), lambda p: p["events"][2].update(detail={"began": "b"})),
     (
         "no_step_begins_at_an_open_breaker",
@@ -174,7 +182,17 @@ def test_violated_invariant_is_named(invariant: str, picture: Json, change: Call
     assert invariant in found(broken(picture, change))
 
 
-CLEAN = [processed(), compensated(), running(), failed(), expired(), resubmitted(), pending(), closed_by_hand()]
+CLEAN = [
+    processed(),
+    answered_later(),
+    compensated(),
+    running(),
+    failed(),
+    expired(),
+    resubmitted(),
+    pending(),
+    closed_by_hand(),
+]
 
 
 @pytest.mark.parametrize("picture", CLEAN, ids=[p["task"]["state"] for p in CLEAN])

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from activities.http import body_of, fault_of_answer, fault_of_transport, new_client
-from domain.faults import Fault, OvertakenFault, PermanentFault, TransientFault, UnknownOutcome
+from domain.faults import Fault, OvertakenFault, PermanentFault, StillAtWork, TransientFault, UnknownOutcome
 
 
 def answer(status: int, code: str | None = None, **headers: str) -> httpx.Response:
@@ -55,9 +55,9 @@ def test_status_is_sorted_once(status: int, kind: type[Fault]) -> None:
 
 
 @pytest.mark.demand("C5")
-@pytest.mark.parametrize("status", [409, 400, 500])
+@pytest.mark.parametrize("status", [409, 425, 400, 500])
 def test_twin_that_is_still_worked_on_may_be_done(status: int) -> None:
-    assert type(fault_of_answer(answer(status, "in_progress"))) is UnknownOutcome
+    assert type(fault_of_answer(answer(status, "in_progress"))) is StillAtWork
 
 
 @pytest.mark.demand("C5", "G1")
