@@ -179,12 +179,11 @@ class StepView(Message):
 class UndoView(Message):
     """An entry of the compensation log that is still to be undone, as the claim found it; its request stays there.
 
-    `keys`: of the original; `generation`: of the undo's own key.
+    `generation`: of the undo's own key.
     """
 
     step: str
     action: str
-    keys: list[str]
     generation: int = 0
 
 

@@ -11,7 +11,7 @@ from time import monotonic
 from typing import TypeVar
 
 from domain.faults import NotFound
-from domain.states import SETTLED, TaskState
+from domain.states import TaskState
 from store.database import Database, Params
 from store.rows import Alert, Compensation, DeadLetter, DefinitionRow, Event, Row, ServiceEvent, ServiceRow, Step, Task
 
@@ -157,18 +157,14 @@ class Reads:
         """The last alerts, newest first."""
         return await self._all(Alert, "ORDER BY id DESC LIMIT %(limit)s", {"limit": limit})
 
-    async def wait_settled(self, task_ids: Sequence[str], timeout: timedelta) -> Sequence[Task]:
-        """Wait until every one of these tasks is settled. Returns them as they are then.
-
-        Raises:
-            TimeoutError: Some are not settled in time. NotFound: There is no such task.
-        """
-        return await self.wait_state(task_ids, SETTLED, timeout)
-
     async def wait_state(
         self, task_ids: Sequence[str], states: frozenset[TaskState], timeout: timedelta
     ) -> Sequence[Task]:
-        """Wait until every one of these tasks is in one of these states."""
+        """Wait until every one of these tasks is in one of these states. Returns them as they are then.
+
+        Raises:
+            TimeoutError: Some are not in time. NotFound: There is no such task.
+        """
         give_up_at = monotonic() + timeout.total_seconds()
         wanted = list(dict.fromkeys(task_ids))
         while True:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-from domain.ids import idempotency_keys
 from domain.messages import Json, RunInput, StepView, UndoView
 from domain.states import StepState, TaskState
 
@@ -92,7 +91,6 @@ class Snapshot(BaseModel):
     def as_run(self, record: Json) -> RunInput:
         """Input of the run that carries out what was claimed."""
         undo = self.state is TaskState.COMPENSATING
-        generation = {s.name: s.key_generation for s in self.steps}
         return RunInput(
             task_id=self.task_id,
             definition=self.definition,
@@ -102,15 +100,5 @@ class Snapshot(BaseModel):
             undo=undo,
             record=record,
             steps=[StepView(name=s.name, state=s.state, key_generation=s.key_generation) for s in self.steps],
-            undo_log=[
-                UndoView(
-                    step=e.step,
-                    action=e.action,
-                    keys=idempotency_keys(self.task_id, e.step, generation[e.step]),
-                    generation=e.generation,
-                )
-                for e in self.undo_log
-            ]
-            if undo
-            else [],
+            undo_log=[UndoView(step=e.step, action=e.action, generation=e.generation) for e in self.undo_log if undo],
         )

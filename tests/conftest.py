@@ -21,7 +21,7 @@ from temporalio.client import Client, ScheduleActionExecutionStartWorkflow
 from temporalio.service import RPCError
 
 from domain.ids import attempt_id
-from domain.states import StepState, TaskState
+from domain.states import SETTLED, StepState, TaskState
 from pipelines import registry
 from runtime.embedded.ports import LOOPBACK, free_port
 from runtime.embedded.postgres import EmbeddedPostgres
@@ -248,7 +248,7 @@ class Bench:
 
     async def settled(self, *task_ids: str, within_s: float = PATIENCE_S) -> TaskState:
         """Wait until these tasks are settled; the state of the first."""
-        await self.reads.wait_settled(task_ids, timedelta(seconds=within_s))
+        await self.reads.wait_state(task_ids, SETTLED, timedelta(seconds=within_s))
         return (await self.page(task_ids[0])).task.state
 
     async def reached(self, task_id: str, *states: TaskState, within_s: float = PATIENCE_S) -> TaskState:

@@ -244,8 +244,7 @@ class _Attempt:
             outcome = Refused(code=DEFINITION_ERROR, message=message, unknown_before=None)
         known = next((s for s in self._definition.steps if s.name == step), None)
         policy = self._definition.refused(known) if known else self._definition.on_refused
-        work = self._empty_work(step).model_copy(update={"outcome": outcome, "on_refused": policy})
-        raise Ended(await self._bookkeeping("record", work))
+        raise Ended(await self._bookkeeping("record", self._work_on(step, outcome=outcome, on_refused=policy)))
 
     def _work(self, step: Step) -> Work:
         """Everything that the definition says of a step, as its functions give it."""
@@ -254,13 +253,12 @@ class _Attempt:
             self._record = self._definition.record.model_validate(self._run.record)
         body = _body(step.action, step.request(self._record, self._results))
         follower = self._definition.follower(step)
-        return self._empty_work(step.name).model_copy(
-            update={
-                "begin": self._begin(step),
-                "then": self._try_begin(follower) if follower else None,
-                "on_refused": self._definition.refused(step),
-                "request": self._request(step.name, step.action, body),
-            }
+        return self._work_on(
+            step.name,
+            begin=self._begin(step),
+            then=self._try_begin(follower) if follower else None,
+            on_refused=self._definition.refused(step),
+            request=self._request(step.name, step.action, body),
         )
 
     def _check(self) -> None:
@@ -288,7 +286,7 @@ class _Attempt:
         """Undo what was begun, last begun first (F3); ends by raising `Ended`."""
         log = self._run.undo_log
         if not log:
-            raise Ended(await self._bookkeeping("finish_undo", self._empty_work("")))
+            raise Ended(await self._bookkeeping("finish_undo", self._work_on("")))
         for n, entry in enumerate(log):
             step = await self._interpret(entry.step, partial(self._definition.step, entry.step))
             work = self._undo_work(step, entry, log[n + 1] if n + 1 < len(log) else None)
@@ -304,30 +302,21 @@ class _Attempt:
 
     def _undo_work(self, step: Step, entry: UndoView, after: UndoView | None) -> Work:
         following = [s for s in self._definition.steps if after and s.name == after.step]
-        request = self._request(entry.step, entry.action, {})
-        return self._empty_work(entry.step).model_copy(
-            update={
-                "begin": _undo_begin(step),
-                "then": _undo_begin(following[0]) if following else None,
-                "request": request.model_copy(
-                    update={"undo": True, "keys": entry.keys, "generation": entry.generation}
-                ),
-            }
+        return self._work_on(
+            entry.step,
+            begin=_undo_begin(step),
+            then=_undo_begin(following[0]) if following else None,
+            request=self._request(entry.step, entry.action, {}, entry.generation),
         )
 
     # --- both -------------------------------------------------------------------------------------------------
 
-    def _empty_work(self, step: str) -> Work:
-        return Work(
-            task_id=self._run.task_id,
-            epoch=self._run.epoch,
-            nonce=self._run.nonce,
-            step=step,
-            undo=self._run.undo,
-            begin=Begin(step=step, within_s=0, calls=0),
-        )
+    def _work_on(self, step: str, **terms: Any) -> Work:
+        run = self._run
+        terms.setdefault("begin", Begin(step=step, within_s=0, calls=0))
+        return Work(task_id=run.task_id, epoch=run.epoch, nonce=run.nonce, step=step, undo=run.undo, **terms)
 
-    def _request(self, step: str, action: str, body: Json) -> AgentRequest:
+    def _request(self, step: str, action: str, body: Json, generation: int = 0) -> AgentRequest:
         return AgentRequest(
             task_id=self._run.task_id,
             step=step,
@@ -337,6 +326,8 @@ class _Attempt:
             epoch=self._run.epoch,
             calls=0,
             run_id=workflow.info().run_id,
+            undo=self._run.undo,
+            generation=generation,
         )
 
     async def _carry_out(self, step: Step, work: Work) -> Report:
@@ -424,7 +415,7 @@ class _Attempt:
         """The run was cancelled from outside: an undo is handed on; otherwise undo is asked for, unless it is already,
         if this run still holds the task (G6)."""
         if self._run.undo:
-            await workflow.execute_local_activity("release", self._empty_work(""), result_type=dict, **LOCAL)
+            await workflow.execute_local_activity("release", self._work_on(""), result_type=dict, **LOCAL)
         elif not asked:
             holder, reason = workflow.info().workflow_id, "the run was cancelled"
             await hand_on(UndoRequest(task_id=self._run.task_id, requester="temporal", reason=reason, holder=holder))
