@@ -110,7 +110,7 @@ def _link(found: Settings, task: Task) -> str | None:
 
 
 def _brief(task: Task) -> Json:
-    return task.model_dump(exclude={"record_digest", "last_seq", "claim_nonce"})
+    return task.model_dump(exclude={"record_digest"})
 
 
 def _undo_of(task: Task, entries: Sequence[Compensation]) -> Json:
@@ -132,7 +132,7 @@ def _list_row(task: Task) -> list[str | Text]:
 
 def _page_json(page: TaskPage, then: str, link: str | None) -> Json:
     def rows(found: Iterable[Any]) -> list[Json]:
-        return [{k: v for k, v in row.model_dump().items() if k not in ("task_id", "reservation")} for row in found]
+        return [{k: v for k, v in row.model_dump().items() if k != "task_id"} for row in found]
 
     return _brief(page.task) | {
         "steps": rows(page.steps),
