@@ -40,6 +40,7 @@ from store.tables import (
     DefinitionRow,
     Event,
     Inbox,
+    Presence,
     ServiceEvent,
     ServiceRow,
     Step,
@@ -150,6 +151,7 @@ class Loader:
                 "events": await all_of(Event, col(Event.number)),
                 "alerts": await all_of(Alert, col(Alert.id)),
                 "definitions": (await session.exec(select(DefinitionRow))).all(),
+                "presences": (await session.exec(select(Presence))).all(),
                 "services": (await session.exec(select(ServiceRow))).all(),
                 "outages": (await session.exec(_OUTAGES)).all(),
                 "service_events": (await session.exec(_SERVICE_EVENTS)).all(),
@@ -160,7 +162,11 @@ class Loader:
         now = rows["now"][0]
         definitions = {
             (d.name, d.version): DefinitionView(
-                policies=d.policies, has_live_worker=d.seen_at is not None and now - d.seen_at < self._alive_within
+                policies=d.policies,
+                has_live_worker=any(
+                    (p.name, p.version) == (d.name, d.version) and now - p.seen_at < self._alive_within
+                    for p in rows["presences"]
+                ),
             )
             for d in rows["definitions"]
         }

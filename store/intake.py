@@ -150,25 +150,24 @@ class Intake:
         Returns:
             Whether that version says the same as before.
         """
-        rows = await self._database.rows(
-            query("publish_definition"),
-            {
-                "name": definition.name,
-                "version": definition.version,
-                "policies": json.dumps(definition.policies()),
-                "worker": worker,
-            },
-        )
-        return definition.agrees_with(rows[0]["policies"])
+        params = {
+            "name": definition.name,
+            "version": definition.version,
+            "policies": json.dumps(definition.policies()),
+            "worker": worker,
+        }
+        on_record = "SELECT policies FROM definition WHERE name = %(name)s AND version = %(version)s"
+        _, (_, found) = await self._database.transaction((query("publish_definition"), params), (on_record, params))
+        return definition.agrees_with(found[0]["policies"])
 
     async def leave(self, worker: str) -> None:
         """Show that this worker has its definitions no more."""
-        await self._database.rows(query("leave"), {"worker": worker})
+        await self._database.rows("DELETE FROM presence WHERE worker = %(worker)s", {"worker": worker})
 
     async def live_worker_for(self, definition: str, within: timedelta) -> bool:
         """Whether a worker that has this definition has shown itself within that time."""
         rows = await self._database.rows(
-            "SELECT EXISTS (SELECT 1 FROM definition WHERE name = %(name)s"
+            "SELECT EXISTS (SELECT 1 FROM presence WHERE name = %(name)s"
             " AND seen_at > clock_timestamp() - make_interval(secs => %(within_s)s)) AS live",
             {"name": definition, "within_s": within.total_seconds()},
         )

@@ -29,6 +29,8 @@ FROM task AS t
 WHERE t.task_id = %(task_id)s
 """
 
+_SHOWN = "SELECT name, version, clock_timestamp() - max(seen_at) AS since FROM presence GROUP BY name, version"
+
 
 @dataclass(frozen=True)
 class TaskPage:
@@ -122,13 +124,19 @@ class Reads:
 
     async def definitions(self) -> Sequence[tuple[DefinitionRow, timedelta | None]]:
         """Definitions on record by name and version, and how long ago a worker that is still there showed each."""
-        now, rows = await self._as_of_now(DefinitionRow, "ORDER BY name, version")
-        return [(row, now - row.seen_at if row.seen_at else None) for row in rows]
+        _, (shown, rows) = await self._database.transaction(
+            (_SHOWN, {}), (_select(DefinitionRow, "ORDER BY name, version"), {})
+        )
+        since = {(row["name"], row["version"]): row["since"] for row in shown}
+        return [(d, since.get((d.name, d.version))) for d in map(DefinitionRow.model_validate, rows)]
 
     async def services(self) -> tuple[Sequence[ServiceRow], datetime]:
         """Every service that a definition on record names, by name, with its breaker, and the time now."""
-        now, rows = await self._as_of_now(ServiceRow)
-        known = {row.name: row for row in rows}
+        _, ((clock,), rows) = await self._database.transaction(
+            ("SELECT clock_timestamp() AS now", {}), (_select(ServiceRow), {})
+        )
+        now: datetime = clock["now"]
+        known = {row["name"]: ServiceRow.model_validate(row) for row in rows}
         named = {service for d in await self._all(DefinitionRow) for service in _services_of(d)}
         return [known.get(name) or ServiceRow(name=name, since=now) for name in sorted(named | known.keys())], now
 
@@ -181,13 +189,6 @@ class Reads:
 
     async def _all(self, kind: type[R], rest: str = "", params: Params | None = None) -> list[R]:
         return [kind.model_validate(row) for row in await self._database.rows(_select(kind, rest), params)]
-
-    async def _as_of_now(self, kind: type[R], rest: str = "") -> tuple[datetime, list[R]]:
-        """Rows, and the database's time when they were read."""
-        _, (now, rows) = await self._database.transaction(
-            ("SELECT clock_timestamp() AS now", {}), (_select(kind, rest), {})
-        )
-        return now[0]["now"], [kind.model_validate(row) for row in rows]
 
 
 def _select(kind: type[Row], rest: str = "") -> str:

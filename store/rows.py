@@ -151,7 +151,6 @@ class DefinitionRow(Row):
     version: int
     policies: Json
     released_at: datetime
-    seen_at: datetime | None
 
 
 class ServiceRow(Row):

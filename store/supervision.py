@@ -193,8 +193,6 @@ class Supervision:
     async def watch(self, *, stuck_after: timedelta, undo_stalled_after: timedelta, worker_gone: timedelta) -> None:
         """Alert on tasks that nobody claims, undos that don't finish, and what makes no progress, once each (D11).
 
-        A submission that is half written is found by its claim; where nobody claims its definition, by this.
-
         Args:
             stuck_after: For how long a task is due. undo_stalled_after: how long ago undo was asked for.
             worker_gone: For how long a worker has not shown itself.

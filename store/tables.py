@@ -264,17 +264,13 @@ class Event(StateTable, table=True):
 
 
 class DefinitionRow(StateTable, table=True):
-    """Policies of a released definition: what the Supervisor decides by, without any pipeline's code.
-
-    `seen_at`: when one of its workers that have not stopped last showed itself.
-    """
+    """Policies of a released definition: what the Supervisor decides by, without any pipeline's code."""
 
     __tablename__ = "definition"
     name: str = Field(sa_column=Column(String, primary_key=True))
     version: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))
     policies: dict[str, Any] = Field(sa_column=_json(nullable=False))
     released_at: datetime = Field(sa_column=_at())
-    seen_at: datetime | None = Field(default=None, sa_column=_at(nullable=True))
 
 
 class Presence(StateTable, table=True):

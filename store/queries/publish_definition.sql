@@ -10,7 +10,6 @@ forgotten AS (
         name = %(name)s AND version = %(version)s AND worker <> %(worker)s
         AND seen_at < clock_timestamp() - interval '1 minute'
 )
-INSERT INTO definition AS d (name, version, policies, seen_at)
-VALUES (%(name)s, %(version)s, %(policies)s::jsonb, clock_timestamp())
-ON CONFLICT (name, version) DO UPDATE SET seen_at = clock_timestamp()
-RETURNING d.policies
+INSERT INTO definition (name, version, policies)
+VALUES (%(name)s, %(version)s, %(policies)s::jsonb)
+ON CONFLICT (name, version) DO NOTHING

@@ -36,10 +36,10 @@ stuck AS (
     SELECT
         u.task_id, u.not_before, u.definition || ' v' || u.version || ': ' || CASE
             WHEN NOT EXISTS (
-                SELECT 1 FROM definition AS d
+                SELECT 1 FROM presence AS p
                 WHERE
-                    d.name = u.definition AND d.version = u.version
-                    AND d.seen_at > clock_timestamp() - make_interval(secs => %(worker_gone_s)s)
+                    p.name = u.definition AND p.version = u.version
+                    AND p.seen_at > clock_timestamp() - make_interval(secs => %(worker_gone_s)s)
             ) THEN 'no live worker has it'
             WHEN is_blocked(needs.service, u.task_id) THEN 'the breaker of ' || needs.service || ' is open'
             ELSE 'its workers claim none of them'

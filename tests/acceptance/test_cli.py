@@ -175,7 +175,7 @@ async def test_submit_says_that_no_live_worker_has_the_definition(
     bench: Bench, settings: Settings, order: dict[str, Any], task_id: str
 ) -> None:
     with psycopg.connect(settings.admin_database_url.get_secret_value()) as connection:
-        connection.execute("UPDATE definition SET seen_at = clock_timestamp() - interval '1 minute'")
+        connection.execute("UPDATE presence SET seen_at = clock_timestamp() - interval '1 minute'")
     result = await starter(settings, "submit", "-", stdin=message(task_id, order))
     assert result.code == 0
     assert "no live worker has the definition 'order'" in result.err

@@ -48,7 +48,7 @@ WINDOW = timedelta(hours=1)
 @pytest.fixture
 def store(store: StoreBench) -> StoreBench:
     """The state store, empty, its definitions shown just now."""
-    store.owner("UPDATE definition SET seen_at = clock_timestamp()")
+    store.owner("UPDATE presence SET seen_at = clock_timestamp()")
     return store
 
 
@@ -480,7 +480,7 @@ async def test_tasks_whose_definition_no_live_worker_has_are_one_alert_within_th
         await store.submitted(name)
     wait(store, 6, "t-1")
     wait(store, 8, "t-2")
-    store.owner("UPDATE definition SET seen_at = clock_timestamp() - interval '31 seconds' WHERE name = 'order'")
+    store.owner("UPDATE presence SET seen_at = clock_timestamp() - interval '31 seconds' WHERE name = 'order'")
     for _ in range(2):
         await sweep(store)
     (message,) = alerts(store, "stuck_pending")
@@ -511,7 +511,7 @@ async def test_tasks_that_are_due_for_less_or_wait_on_purpose_or_are_held_are_no
     await store.claim("held")
     store.owner("UPDATE task SET not_before = clock_timestamp() + interval '1 hour' WHERE task_id = 'later'")
     store.owner("UPDATE task SET not_before = clock_timestamp() - interval '1 hour' WHERE task_id = 'held'")
-    store.owner("UPDATE definition SET seen_at = clock_timestamp() - interval '1 day'")
+    store.owner("UPDATE presence SET seen_at = clock_timestamp() - interval '1 day'")
     await sweep(store)
     assert store.owner("SELECT * FROM alert") == []
 

@@ -18,7 +18,6 @@ $$;
 GRANT SELECT, INSERT, UPDATE, DELETE ON task, step TO scheduler_app;
 GRANT SELECT, INSERT, UPDATE ON compensation, service TO scheduler_app;
 GRANT SELECT, INSERT ON definition, inbox TO scheduler_app;
-GRANT UPDATE (seen_at) ON definition TO scheduler_app;
 GRANT SELECT, INSERT, UPDATE (seen_at), DELETE ON presence TO scheduler_app;
 GRANT UPDATE (deliveries) ON inbox TO scheduler_app;
 GRANT SELECT, DELETE ON event TO scheduler_app;
@@ -32,7 +31,8 @@ GRANT SELECT (
     task_id, definition, version, state, state_since, progress_at, confirmed, waiting, locked_by, run_id, worker, epoch,
     complete_by, not_before, failure_count, created_at, updated_at, last_event, last_seq, error
 ) ON task TO scheduler_supervisor;
-GRANT SELECT ON step, compensation, event, definition, alert, sweep, service, alembic_version TO scheduler_supervisor;
+GRANT SELECT ON step, compensation, event, definition, presence, alert, sweep, service, alembic_version
+    TO scheduler_supervisor;
 GRANT UPDATE (
     state, progress_at, locked_by, run_id, complete_by, not_before, failure_count, error, last_event
 ) ON task TO scheduler_supervisor;

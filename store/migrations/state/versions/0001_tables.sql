@@ -45,7 +45,6 @@ CREATE TABLE definition (
     version INTEGER NOT NULL,
     policies JSONB NOT NULL,
     released_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
-    seen_at TIMESTAMP WITH TIME ZONE,
     PRIMARY KEY (name, version)
 );
 
