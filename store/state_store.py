@@ -114,6 +114,14 @@ class StateStore:
         found = await self.snapshots([task_id for task_id, _ in claimed])
         return [Claim(s) for s in found if (s.task_id, s.epoch) in claimed and s.locked_by is not None]
 
+    async def count_held(self, worker: str) -> int:
+        """How many tasks fill a worker's slots: claimed, not settled or given back, nor waiting for a later answer."""
+        rows = await self.database.rows(
+            "SELECT count(*) AS held FROM task WHERE worker = %(worker)s AND locked_by IS NOT NULL AND NOT waiting",
+            {"worker": worker},
+        )
+        return int(rows[0]["held"])
+
     async def next_due(self, loaded: Sequence[tuple[str, int]], states: Sequence[TaskState]) -> timedelta | None:
         """How long until the next task is due that could be claimed then; None if none waits for its time."""
         (row,) = await self.database.rows(query("next_due"), _wanted(loaded, states))
@@ -173,8 +181,8 @@ class StateStore:
         told with the grant. None: this attempt sent none, and of earlier ones it is as on record; the step need not
         have begun.
         """
-        params = {**hold.params, "step": step, "error": json.dumps(error), "unknown": unknown, "then": then}
-        return await self._once("fail", params, hold, EventKind.FAILED, End.PERMANENT_FAULT, error)
+        said = {"step": step, "error": json.dumps(error), "unknown": unknown, "then": then}
+        return await self._once("fail", hold, said, EventKind.FAILED, End.PERMANENT_FAULT, error["message"])
 
     async def give_up(
         self, hold: Hold, step: str, cause: str, *, unknown: bool = True, sent: int | None = None, pause_s: float = 0.0
@@ -188,16 +196,7 @@ class StateStore:
             pause_s: The next attempt begins no sooner than this.
         """
         said = {"step": step, "cause": cause, "unknown": unknown, "sent": sent, "pause_s": pause_s}
-        params = {**hold.params, **said}
-        return await self._once("give_up", params, hold, EventKind.GAVE_UP, End.GAVE_UP, {"message": cause})
-
-    async def count_held(self, worker: str) -> int:
-        """How many tasks fill a worker's slots: claimed, not settled or given back, nor waiting for a later answer."""
-        rows = await self.database.rows(
-            "SELECT count(*) AS held FROM task WHERE worker = %(worker)s AND locked_by IS NOT NULL AND NOT waiting",
-            {"worker": worker},
-        )
-        return int(rows[0]["held"])
+        return await self._once("give_up", hold, said, EventKind.GAVE_UP, End.GAVE_UP, cause)
 
     async def release(
         self,
@@ -214,15 +213,8 @@ class StateStore:
         `sent`: None if that is not known; then nothing returns. `lacking`: the part with which the cause begins, of
         which there is to be an alert.
         """
-        params = {
-            **hold.params,
-            "cause": cause,
-            "step": step,
-            "sent": sent,
-            "delay_s": delay.total_seconds(),
-            "lacking": lacking,
-        }
-        return await self._once("release", params, hold, EventKind.RELEASED, End.RELEASED, {"message": cause})
+        said = {"cause": cause, "step": step, "sent": sent, "delay_s": delay.total_seconds(), "lacking": lacking}
+        return await self._once("release", hold, said, EventKind.RELEASED, End.RELEASED, cause)
 
     async def note_late(self, task_id: str, step: str, answer: Json, *, actor: str) -> None:
         """Keep an answer that came too late as evidence, once an actor and step; nothing else changes (C10)."""
@@ -245,8 +237,8 @@ class StateStore:
 
     async def undo_fail(self, hold: Hold, step: str, error: Json) -> Report:
         """The undo of a step was refused for good: CompensationFailed with an alert (F9)."""
-        params = {**hold.params, "step": step, "error": json.dumps(error)}
-        return await self._once("undo_fail", params, hold, EventKind.UNDO_FAILED, End.UNDO_FAILED, error)
+        said = {"step": step, "error": json.dumps(error)}
+        return await self._once("undo_fail", hold, said, EventKind.UNDO_FAILED, End.UNDO_FAILED, error["message"])
 
     # --- people -----------------------------------------------------------------------------------------------
 
@@ -352,11 +344,11 @@ class StateStore:
         changed, after = await self._transition(name, {**asked, "request": token}, before_commit=before_commit)
         return bool(changed) or await self._was_written(asked["task_id"], kind, asked["requester"], token), after
 
-    async def _once(self, name: str, params: Params, hold: Hold, kind: EventKind, end: End, error: Json) -> Report:
+    async def _once(self, name: str, hold: Hold, said: Params, kind: EventKind, end: End, cause: str) -> Report:
         """A write by which an attempt ends, which it makes once."""
-        changed, after = await self._transition(name, params)
+        changed, after = await self._transition(name, {**hold.params, **said})
         if changed or await self._was_written(hold.task_id, kind, hold.locked_by):
-            return _over(end, str(error.get("message", "")), after)
+            return _over(end, cause, after)
         return _lost(after, hold)
 
     async def _boundary(
