@@ -54,6 +54,7 @@ _INLINE = {
     r"UPDATE sweep": "finish_sweep",
     r"SELECT attempt, given_up FROM stale_run": "find_stale_runs",
     r"DELETE FROM stale_run": "forget_stale_runs",
+    r"DELETE FROM presence": "leave",
     r"INSERT INTO service": "add_service",
     r"SELECT name, state = 'open'": "find_open_services",
     r"SELECT extract.* FROM sweep": "last_sweep_age",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import timedelta
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -338,6 +339,22 @@ def test_identity_of_a_task_is_fixed(owner: Connection[Any], column: str) -> Non
     with pytest.raises(psycopg.errors.CheckViolation) as error:
         owner.execute(f"UPDATE task SET last_event = 2, {column} WHERE task_id = 't'")  # noqa: S608 (literals)
     assert refusal(error) == "task_identity_is_fixed"
+
+
+@pytest.mark.parametrize(
+    ("after", "kind", "moves"),
+    [(TaskState.PROCESSED, EventKind.PROCESSED, True), (TaskState.PROCESSING, EventKind.ADVANCED, False)],
+    ids=["another state", "the same state"],
+)
+def test_database_says_when_a_task_was_written_and_since_when_it_is_in_its_state(
+    owner: Connection[Any], after: TaskState, kind: EventKind, moves: bool
+) -> None:
+    put(owner, TaskState.PROCESSING)
+    (before,) = owner.execute("SELECT state_since FROM task").fetchall()
+    move(owner, TaskState.PROCESSING, after, kind, updated_at="2001-01-01T00:00:00Z")
+    (found,) = owner.execute("SELECT state_since, updated_at, clock_timestamp() - updated_at FROM task").fetchall()
+    assert found[2] < timedelta(minutes=1)
+    assert found[0] == (found[1] if moves else before[0])
 
 
 @pytest.mark.demand("A6")

@@ -107,7 +107,7 @@ def taking_silence_for_success(real: Any) -> Any:
 def swallowing_refused_undo(real: Any) -> Any:
     async def _refuse(self: Any, hold: Any, work: Any, outcome: Any) -> Any:
         if work.undo:
-            return await self._complete(hold, work, Completed(result={}, calls=None))
+            return await self._advance(hold, work, work.then, Completed(result={}, calls=None))
         return await real(self, hold, work, outcome)
 
     return _refuse
