@@ -18,7 +18,8 @@ from domain.messages import UndoRequest
 from domain.states import TaskState
 from pipelines import registry
 from runtime.roles import Role
-from tests.conftest import Bench, eventually
+from tests.conftest import Bench
+from tests.workers import WorkerProcess
 from workflows.scheduler import MOST_REQUEST_BYTES
 
 RECEIPT = "r" * (MOST_BYTES - len('{"text":""}'))
@@ -77,15 +78,14 @@ def kept_elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.timeout(300)
 @pytest.mark.demand("B8", "B9", "D5", "F3")
 async def test_hundred_steps_with_the_largest_answers_are_done_recovered_and_undone(bench: Bench, task_id: str) -> None:
-    async def over_half() -> bool:
-        return len(Archive.asked) > MOST_STEPS / 2
-
+    """The worker that began them is killed in the middle."""
     with archive() as url:
         settings = bench.settings.model_copy(update={"services": {**bench.settings.services, "archive": url}})
+        await bench.submit({"text": TEXT}, task_id, "volumes")
+        with WorkerProcess(settings, kill_at=f"after:complete:page{MOST_STEPS // 2:03d}") as worker:
+            await worker.died()
+        await bench.expire(task_id)
         async with bench.worker(Role.SCHEDULER, Role.AGENTS, services={"archive"}, settings=settings):
-            await bench.submit({"text": TEXT}, task_id, "volumes")
-            await eventually(over_half)
-            await bench.expire(task_id)
             assert await bench.settled_with_sweeps(task_id, within_s=120) is TaskState.PROCESSED
             asked = UndoRequest(task_id=task_id, requester="cli:ada", reason="too long")
             await bench.stores.store.request_undo(asked)
