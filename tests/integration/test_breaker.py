@@ -221,6 +221,18 @@ async def test_after_the_probe_those_that_waited_go_at_a_pace_that_ramps_up(stor
     assert max(delays) == pytest.approx(ramp / 2 + len(delays) / per_s, abs=0.2)
 
 
+@pytest.mark.demand("D12", "A7")
+async def test_task_that_comes_once_a_breaker_has_closed_is_claimed_beside_those_that_waited(store: StoreBench) -> None:
+    """The pace is of the backlog: what comes now comes at the rate at which it is taken in."""
+    await store.submitted("probe")
+    await store.submitted("waited")
+    await open_breaker(store, "stock")
+    assert await leased(store, "stock") == "probe"
+    await store.services.answered("stock", "probe")
+    await store.submitted("new")
+    assert set(await claimable(store)) == {"probe", "new"}
+
+
 @pytest.mark.demand("C8", "D12")
 @pytest.mark.parametrize("by", ["its probe", "a person"])
 async def test_breaker_closes_although_one_of_those_that_waited_can_not_be_let_go(store: StoreBench, by: str) -> None:
