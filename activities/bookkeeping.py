@@ -149,8 +149,10 @@ class Bookkeeping:
     @activity.defn
     async def request_undo(self, request: UndoRequest) -> UndoVerdict:
         """Ask for the undo of a task; asking twice changes nothing."""
-        if request.unnamed and (sender := await _sender(request.unnamed)):
-            request = request.model_copy(update={"requester": actor("signal", sender)})
+        if request.heard and (sender := await _sender(request.heard)):
+            unnamed = request.requester == actor("signal", "")
+            by = actor("signal", sender) if unnamed else request.requester
+            request = request.model_copy(update={"requester": by, "sender": sender})
         return await self._store.request_undo(request)
 
     async def _advance(self, hold: Hold, work: Work, begin: Begin | None, done: Completed | None = None) -> Report:

@@ -340,7 +340,7 @@ class UndoRequest(Message):
     """Ask for the undo of a whole task (D8, F1).
 
     `holder` guards it: only if that attempt still holds the task; `definition`: only if it is of that definition.
-    `unnamed`: it came by this signal, and names nobody: Temporal knows who sent it.
+    `sender`: who sent the signal by which it came, as Temporal knows it; `heard`: that signal, if this is to be asked.
     """
 
     task_id: str
@@ -348,7 +348,8 @@ class UndoRequest(Message):
     reason: str
     holder: str | None = None
     definition: str | None = None
-    unnamed: Heard | None = None
+    sender: str = ""
+    heard: Heard | None = None
 
 
 class UndoVerdict(Message):

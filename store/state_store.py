@@ -226,7 +226,7 @@ class StateStore:
 
     async def request_undo(self, request: UndoRequest) -> UndoVerdict:
         """Ask for the undo of a task: one statement for every way of asking (F1)."""
-        asked = request.model_dump(exclude={"unnamed"})
+        asked = request.model_dump(exclude={"heard"})
         return _verdict(request, *await self._on_request("request_undo", EventKind.UNDO_REQUESTED, asked))
 
     async def undo_advance(

@@ -69,16 +69,17 @@ def read_request(args: Sequence[RawValue], number: int) -> UndoRequest:
     """The request that a `compensate` signal stands for, of no task yet: a text is the reason; an object may name both.
 
     Nothing that is sent can fail the run: what can't be read is quoted as the reason. Whoever sends it says who he is:
-    so the requester is the channel with that name, and nobody else.
+    so the requester is the channel with that name, and nobody else; beside it goes who sent it, as Temporal knows it.
     """
     value = _decode(args[0]) if args else None
     fields = value if isinstance(value, dict) else {"reason": value}
     reason, requester = fields.get("reason"), fields.get("requester")
     name = _short(requester) if isinstance(requester, str) else ""
-    name = name or workflow.memo_value(SENDER, "")  # where the Supervisor has passed the signal on
+    sender = workflow.memo_value(SENDER, "")  # where the Supervisor has passed the signal on
     info = workflow.info()
-    unnamed = None if name else Heard(workflow_id=info.workflow_id, run_id=info.run_id, number=number)
-    return UndoRequest(task_id="", requester=actor("signal", name), reason=_reason(reason, value), unnamed=unnamed)
+    heard = None if sender else Heard(workflow_id=info.workflow_id, run_id=info.run_id, number=number)
+    by = actor("signal", name or sender)
+    return UndoRequest(task_id="", requester=by, reason=_reason(reason, value), sender=sender, heard=heard)
 
 
 def _decode(raw: RawValue) -> Any:

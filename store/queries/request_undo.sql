@@ -42,5 +42,7 @@ moved AS (
 INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, detail)
 SELECT
     moved.task_id, moved.last_event, 'undo_requested', movable.state, moved.state, moved.epoch, %(requester)s,
-    jsonb_build_object('reason', %(reason)s::text, 'request', %(request)s::text)
+    jsonb_strip_nulls(jsonb_build_object(
+        'reason', %(reason)s::text, 'request', %(request)s::text, 'sender', nullif(%(sender)s::text, '')
+    ))
 FROM moved, movable

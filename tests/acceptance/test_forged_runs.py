@@ -130,8 +130,9 @@ async def test_undo_asked_of_a_run_that_is_refused_is_passed_on(
         assert (await bench.client.get_workflow_handle(undo_request_id("order", task_id)).result())["verdict"] == (
             "accepted"
         )
-    asked = [e for e in (await bench.page(task_id)).events if e.kind == "undo_requested"]
-    assert [(e.actor, e.detail["reason"]) for e in asked] == [("signal:supervisor", "customer called")]
+    (asked,) = [e for e in (await bench.page(task_id)).events if e.kind == "undo_requested"]
+    assert (asked.actor, asked.detail["reason"]) == ("signal:supervisor", "customer called")
+    assert asked.detail["sender"] == bench.client.identity, "as Temporal knows it, whatever was said"
 
 
 @pytest.mark.demand("F1", "G4")

@@ -85,6 +85,7 @@ async def test_undo_asked_of_a_run_that_kills_every_worker_is_passed_on_when_the
     page = await bench.page(task_id)
     (request,) = [e for e in page.events if e.kind == "undo_requested"]
     assert (request.actor, request.detail["reason"]) == (f"signal:{who or bench.client.identity}", why)
+    assert request.detail["sender"] == bench.client.identity
     assert simulators.live(task_id) == {}
 
 
