@@ -224,6 +224,15 @@ LET_IN = {
 }
 
 
+@pytest.mark.demand("C10")
+@pytest.mark.parametrize("of", [answered_later, failed], ids=["completed", "refused"])
+def test_answer_that_came_when_its_step_had_ended_is_no_violation(of: Callable[[], Json]) -> None:
+    picture = of() | {"inbox": answered_later()["inbox"]}
+    picture["inbox"]["t:b:0"].update(result={"id": "other"}, received_at=at(-54))
+    picture["events"][4]["detail"] |= {"step": "b"}
+    assert found(picture) == set()
+
+
 @pytest.mark.demand("C8")
 @pytest.mark.parametrize("of", LET_IN.values(), ids=LET_IN)
 def test_step_that_a_breaker_may_have_let_begin_is_no_violation(of: Json) -> None:
