@@ -80,7 +80,7 @@ async def test_store_that_is_restored_to_an_earlier_time_repeats_no_effect(
     await asyncio.to_thread(earlier.start)
     try:
         due_now(databases, unbegun)
-        # there is a run under a workflow id of the time that was lost: such a claim is given back, and the next one made
+        # workflow ids of the time that was lost have runs: a claim of one is given back, and the next one is made
         impatient = bench.settings.model_copy(update={"claim_within": timedelta(seconds=1)})
         async with bench.worker(settings=impatient):
             for i in ids:
