@@ -67,6 +67,7 @@ def not_started(task: Task, hold: Hold, *, delay_s: float, most: int | None) -> 
         task.give_back(hold, delay_s)
         return Answer()
     forward = task.state is _T.PROCESSING
+    task.failures += 1
     task.let_go(due=not delay_s)
     task.move(_K.FAILED if forward else _K.UNDO_FAILED, hold.locked_by, _T.ERROR if forward else _T.COMPENSATION_FAILED)
     return Answer()
