@@ -89,10 +89,10 @@ async def expired_while_supervision_is_out(run: Run) -> None:
         orders = await _held(run, SWEEP_PAGES + 1)
         for task_id in orders:
             await run.lane.expire(task_id)
-        await run.worker.kill()
         await eventually(lambda: _is_unsupervised(run))
     finally:
-        await run.work_as(*run.world.roles)
+        run.world.give_roles(*run.world.roles)
+        await run.worker.kill()  # told to stop, it would give its orders back
     await run.world.settle(ids=orders)
     for task_id in orders:
         expired = [e for e in (await run.world.reads.page(task_id)).events if e.kind is EventKind.EXPIRED]
