@@ -9,6 +9,9 @@ TASK_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 NEW_TASK_ID = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._-]{0,127}")
 """The id of a task that is taken in: one that begins with a hyphen would read as an option of a command."""
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+TASK_QUEUE = "scheduler"
+"""Of requests for undo, which every worker of the Scheduler takes, whatever definitions it has; and of attempts that
+somebody starts by hand, which are refused."""
 SENDER = "sender"
 """Memo of a `CompensationRequest`: who sent the signal, if another passes it on."""
 

@@ -28,6 +28,7 @@ from activities.queued import agent_activity
 from activities.reservations import Reservations
 from domain.definition import worst_case
 from domain.faults import Unreachable, UsageError
+from domain.ids import TASK_QUEUE
 from domain.text import place
 from pipelines import registry
 from runtime.callback_guard import GuardedProtocol
@@ -38,7 +39,7 @@ from runtime.duties import TIDY, SupervisionWatch, publish_definitions, repeat
 from runtime.parts import Stores, open_state_store, open_stores, process_name, sweep_terms
 from runtime.settings import LEAST_SECRET, Settings, address
 from runtime.signals import StopSignals
-from runtime.temporal import TASK_QUEUE, check_namespace, connect, queue_of
+from runtime.temporal import check_namespace, connect, queue_of
 from store.database import Database
 from store.housekeeping import Housekeeper
 from store.inbox import InboxStore

@@ -15,12 +15,10 @@ from temporalio.envconfig import ClientConfig, ClientConnectConfig
 from temporalio.service import RPCError, RPCStatusCode
 
 from domain.faults import Unreachable, UsageError
+from domain.ids import TASK_QUEUE
 from domain.redaction import know
 from domain.text import clean
 from runtime.plugin import new_plugin
-
-TASK_QUEUE = "scheduler"
-"""Of requests for undo; and of attempts that somebody starts by hand, which are refused."""
 
 _DEFAULT_TARGET = "127.0.0.1:7233"
 _PATIENCE_S = 10

@@ -19,7 +19,7 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.common import RawValue, WorkflowIDConflictPolicy
 from temporalio.service import RPCError, RPCStatusCode
 
-from domain.ids import SENDER, undo_request_of
+from domain.ids import SENDER, TASK_QUEUE, undo_request_of
 from store.supervision import StaleRun
 
 _REASON = "its task has expired, and it has not ended"
@@ -79,10 +79,10 @@ async def _end(client: Client, stale: StaleRun) -> str | None:
             await handle.cancel(rpc_timeout=_RPC)
             return None
         await handle.terminate(reason=_REASON, rpc_timeout=_RPC)
-    return await _pass_on(client, handle, run.task_queue)
+    return await _pass_on(client, handle)
 
 
-async def _pass_on(client: Client, handle: WorkflowHandle[object, object], task_queue: str) -> str:
+async def _pass_on(client: Client, handle: WorkflowHandle[object, object]) -> str:
     """Pass the first request for undo on that a closed run was sent and has not handed on itself, if there is one.
 
     Returns what its workflow code last failed with.
@@ -102,7 +102,7 @@ async def _pass_on(client: Client, handle: WorkflowHandle[object, object], task_
     await client.start_workflow(
         "CompensationRequest",
         id=undo_request_of(handle.id),
-        task_queue=task_queue,
+        task_queue=TASK_QUEUE,
         id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
         start_signal="compensate",
         start_signal_args=await client.data_converter.decode(payloads, [RawValue]) if payloads else [],

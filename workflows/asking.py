@@ -11,7 +11,7 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import FailureError, WorkflowAlreadyStartedError
 
-from domain.ids import SENDER, actor, undo_request_of
+from domain.ids import SENDER, TASK_QUEUE, actor, undo_request_of
 from domain.messages import Heard, Json, UndoRequest
 from domain.text import clean
 
@@ -52,6 +52,7 @@ async def hand_on(request: UndoRequest) -> asyncio.Task[Json] | None:
                 "CompensationRequest",
                 request,
                 id=workflow_id,
+                task_queue=TASK_QUEUE,
                 result_type=dict,
                 parent_close_policy=workflow.ParentClosePolicy.ABANDON,
                 cancellation_type=workflow.ChildWorkflowCancellationType.ABANDON,

@@ -12,7 +12,7 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest, GetSyste
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from runtime.temporal import TASK_QUEUE
+from domain.ids import TASK_QUEUE
 
 _CALL_TIMEOUT = timedelta(seconds=2)
 

@@ -26,7 +26,7 @@ from domain.states import StepState, TaskState
 from runtime.embedded.stack_environment import SERVICES
 from runtime.embedded.temporal import EmbeddedTemporal
 from runtime.roles import Role
-from runtime.temporal import TASK_QUEUE
+from runtime.temporal import queue_of
 from store.reads import TaskPage
 from store.supervision import StaleRun
 from supervisor.decide import decide
@@ -275,11 +275,11 @@ async def test_request_for_undo_that_an_evicted_run_has_handed_on_is_not_passed_
 async def unread(
     bench: Bench, order: dict[str, Any], task_id: str, execution_timeout: timedelta | None = None
 ) -> WorkflowHandle[Any, Any]:
-    """The run of an order that was claimed, and that no worker has ever taken."""
+    """The run of an order that was claimed; no worker has ever taken it, nor ever will: none has its version."""
     await bench.submit(order, task_id)
     (claim,) = await bench.stores.store.claim("gone", [("order", 1)], 1)
     return await bench.client.start_workflow(
-        "order", id=claim.locked_by, task_queue=TASK_QUEUE, execution_timeout=execution_timeout
+        "order", id=claim.locked_by, task_queue=queue_of("order", 99), execution_timeout=execution_timeout
     )
 
 

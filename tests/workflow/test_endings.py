@@ -16,7 +16,7 @@ from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, TimeoutType
 from temporalio.worker import Worker
 
-from domain.ids import attempt_id, undo_request_id
+from domain.ids import TASK_QUEUE, attempt_id, undo_request_id
 from domain.messages import (
     AgentRequest,
     End,
@@ -35,7 +35,7 @@ from workflows.asking import hand_on
 from workflows.compensation_request import CompensationRequest
 from workflows.scheduler import Scheduler, _outcome_of
 
-QUEUE = "endings"
+QUEUE = TASK_QUEUE
 
 
 @workflow.defn(sandboxed=False)
