@@ -417,7 +417,7 @@ class Alert(StateTable, table=True):
     """Something a person must look at."""
 
     __tablename__ = "alert"
-    __table_args__ = (Index("alert_raised", "raised_at"),)
+    __table_args__ = (Index("alert_raised", "kind", "raised_at"),)
 
     id: int = Field(sa_column=Column(BigInteger, Identity(), primary_key=True))
     kind: str = Field(sa_column=_text())

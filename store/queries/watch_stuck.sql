@@ -56,8 +56,8 @@ stuck_alert AS (
         round(extract(epoch FROM clock_timestamp() - min(s.not_before)))
     )
     FROM stuck AS s
-    WHERE NOT alerted_lately('stuck_pending', s.subject || ';')
     GROUP BY s.subject
+    HAVING NOT alerted_lately('stuck_pending', s.subject || ';')
 ),
 stalled AS (
     SELECT t.task_id, t.state_since FROM task AS t

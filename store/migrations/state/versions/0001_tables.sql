@@ -7,7 +7,7 @@ CREATE TABLE alert (
     PRIMARY KEY (id)
 );
 
-CREATE INDEX alert_raised ON alert (raised_at);
+CREATE INDEX alert_raised ON alert (kind, raised_at);
 
 CREATE TABLE compensation (
     task_id VARCHAR NOT NULL,
