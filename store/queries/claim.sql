@@ -40,6 +40,7 @@ claimed AS (
         claim_nonce = gen_random_uuid()::text,
         worker = %(worker)s,
         waiting = false,
+        progress_at = CASE t.epoch WHEN 0 THEN clock_timestamp() ELSE t.progress_at END,
         complete_by = clock_timestamp() + make_interval(secs => %(claim_within_s)s),
         last_event = t.last_event + 1
     FROM candidate

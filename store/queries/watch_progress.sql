@@ -1,5 +1,5 @@
--- Alerts on open tasks that were claimed and make no progress (D11), whatever goes round: no release, claim or expiry
--- moves `progress_at`. Allowed is, beyond the time after which a task counts as stuck, what its definition makes it wait
+-- Alerts on open tasks that were claimed and make no progress (D11), whatever goes round: no release, expiry or claim
+-- but the first moves `progress_at`. Allowed is, beyond the time after which a task counts as stuck, what its definition makes it wait
 -- on purpose: its longest step, extended wait and quarantine. One alert a definition version within the hour.
 WITH allowed AS MATERIALIZED (
     SELECT d.name, d.version, make_interval(secs => %(stuck_after_s)s + (
@@ -49,5 +49,5 @@ SELECT 'no_progress', format(
     round(extract(epoch FROM clock_timestamp() - min(l.progress_at))), s.causes
 )
 FROM late AS l INNER JOIN said AS s ON s.name = l.name AND s.version = l.version
-WHERE NOT alerted_lately('no_progress', l.name || ' v' || l.version || ':')
 GROUP BY l.name, l.version, s.causes
+HAVING NOT alerted_lately('no_progress', l.name || ' v' || l.version || ':')

@@ -573,6 +573,15 @@ async def test_open_tasks_without_progress_are_one_alert_a_definition_and_hour_w
     assert "1 tasks are open without progress, the longest, stuck," in message
 
 
+@pytest.mark.demand("D11")
+async def test_task_that_waited_long_for_its_first_claim_is_none_without_progress(store: StoreBench) -> None:
+    await store.submitted("waited")
+    store.owner("UPDATE task SET progress_at = clock_timestamp() - interval '1 hour'")
+    await store.claim("waited")
+    await sweep(store)
+    assert alerts(store, "no_progress") == []
+
+
 @pytest.mark.demand("D11", "F8", "F9", "G7")
 @pytest.mark.parametrize("where", ["waiting", "backing off", "held"])
 async def test_undo_that_does_not_finish_is_one_alert_and_shown_as_stalled(
