@@ -49,6 +49,8 @@ _TAIL_S, _BREAKER_S = 2.0, 7.0
 that wait for it, in one transaction."""
 
 _RPC = timedelta(seconds=2)
+_SENDER_S = 5.0
+"""A request for undo waits no longer for who sent it to be looked up in a long history."""
 
 _SMALL = 16_384
 """A longer result is not part of what an inline step returns, as many may return at once: the run fetches it."""
@@ -235,12 +237,13 @@ async def _sender(heard: Heard) -> str:
     """Who sent a signal, by his own word to Temporal; empty if Temporal does not say now."""
     handle = activity.client().get_workflow_handle(heard.workflow_id, run_id=heard.run_id)
     number = 0
-    with suppress(RPCError):
-        async for event in handle.fetch_history_events(rpc_timeout=_RPC):
-            signal = event.workflow_execution_signaled_event_attributes
-            number += signal.signal_name == "compensate"
-            if number == heard.number:
-                return clean(signal.identity)[:200]
+    with suppress(RPCError, TimeoutError):
+        async with asyncio.timeout(_SENDER_S):
+            async for event in handle.fetch_history_events(rpc_timeout=_RPC):
+                signal = event.workflow_execution_signaled_event_attributes
+                number += signal.signal_name == "compensate"
+                if number == heard.number:
+                    return clean(signal.identity)[:200]
     return ""
 
 
