@@ -283,7 +283,8 @@ class Dispatcher:
                     await connection.execute(f"LISTEN {CHANNEL}")
                     self.wake()  # what was told before
                     async for told in connection.notifies():
-                        self._wakes[TaskState(told.payload)].set()
+                        with suppress(ValueError, KeyError):  # anybody may notify, of anything
+                            self._wakes[TaskState(told.payload)].set()
             except psycopg.Error as error:
                 log.warning("not listening", error=str(error).strip())
             await asyncio.sleep(1)
