@@ -86,7 +86,8 @@ class Task(StateTable, table=True):
 
     `confirmed`: its business record is there; nobody claims it before (A6). `claim_nonce`: what only this claim's run
     knows. `waiting`: held, and all its running steps wait for a later answer: it fills no slot of its worker.
-    `progress_at`: when it was submitted, a step or an undo was last finished, its undo began, or a person last asked.
+    `progress_at`: when it was submitted, first claimed, a step or an undo was last finished, its undo began, or a
+    person last asked.
     """
 
     __tablename__ = "task"

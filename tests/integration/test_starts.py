@@ -149,6 +149,19 @@ async def test_task_is_claimed_as_soon_as_it_is_confirmed(store: StoreBench, cli
     assert store.row(task_id)["epoch"] == 1
 
 
+@pytest.mark.demand("B1")
+async def test_task_is_claimed_as_soon_as_it_is_confirmed_whatever_anybody_has_notified(
+    store: StoreBench, client: Client, task_id: str
+) -> None:
+    async with dispatching(store, client):
+        await store.submitted(f"{task_id}-1")
+        await claimed(store, f"{task_id}-1")
+        for word in ("nonsense", "Processed"):
+            store.owner("SELECT pg_notify('task_claimable', %(word)s)", word=word)
+        await store.submitted(task_id)
+        assert 0 <= await claimed(store, task_id) < AT_ONCE_S
+
+
 @pytest.mark.demand("B1", "B9")
 async def test_task_that_somebody_else_gives_back_for_a_while_is_claimed_when_that_is_over(
     store: StoreBench, client: Client, task_id: str
