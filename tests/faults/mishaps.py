@@ -69,7 +69,8 @@ async def answered_while_temporal_is_away(run: Run) -> None:
     await eventually(lambda: _is_kept(run))
     temporal.heal()
     await run.reached(TaskState.PROCESSED)
-    assert not [e for e in (await run.page()).events if e.kind is EventKind.EXPIRED], "the answer came too late"
+    failed = {step for e in (await run.page()).events for step in e.detail.get("failed", ())}
+    assert "machine" not in failed, "its answer came too late"
 
 
 async def branches_fail(run: Run) -> None:
@@ -135,7 +136,6 @@ async def signalled_too_often(run: Run) -> None:
     await run.reached(TaskState.PROCESSED)
     assert _FAILED in [e.event_type async for e in attempt.fetch_history_events()], "no workflow task failed"
     assert run.world.simulators.calls("stock", run.task_id) == 1
-    assert (await run.page()).task.epoch == 1
 
 
 async def known_to_one_worker(run: Run) -> None:
