@@ -145,6 +145,7 @@ async def known_to_one_worker(run: Run) -> None:
         await run.reached(TaskState.PROCESSED)
         await run.signal()
         await run.reached(TaskState.COMPENSATED)
+        await run.world.client.get_workflow_handle(attempt_id("gift", run.task_id, 2)).result()
     assert (await run.page()).task.epoch == 2, "an attempt came to nothing"
 
 
@@ -161,6 +162,7 @@ async def run_again_beside_itself(run: Run) -> None:
         for _ in range(MOST_BUFFERED + 1):
             await attempt.signal("noise")
         await run.reached(TaskState.PROCESSED)
+        await attempt.result()
     assert _FAILED in [e.event_type async for e in attempt.fetch_history_events()], "no workflow task failed"
 
 
@@ -189,7 +191,7 @@ MISHAPS = (
         beside_a_bad_row,
         _P,
         FULL,
-        once=whoever("alert_left_out"),
+        once=whoever("alert_once"),
         supervised=True,
     ),
     Scenario("order signalled too often", signalled_too_often, _P, FULL),
