@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
+from time import monotonic
 
 import structlog
 from temporalio.api.common.v1 import WorkflowExecution
@@ -26,6 +27,8 @@ _REASON = "its task has expired, and it has not ended"
 _RPC = timedelta(seconds=2)
 _WITHIN_S = 6.0
 _AT_ONCE = 20
+_BEGUN_WITHIN_S = 5.0
+"""After that no further run is begun: what was done is on record in time, however slowly Temporal answers."""
 _HANDED_ON = (
     EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_STARTED,
     EventType.EVENT_TYPE_EXTERNAL_WORKFLOW_EXECUTION_SIGNALED,
@@ -43,11 +46,11 @@ async def end_runs(client: Client, runs: Sequence[StaleRun]) -> dict[str, str]:
     An open run is cancelled, so that it ends by itself, with what it knows. One that is still open at the next look
     can't: it kills its workers, is paused, or has none. It is terminated then; at once, if its task was given up.
     """
-    slots = asyncio.Semaphore(_AT_ONCE)
+    slots, began = asyncio.Semaphore(_AT_ONCE), monotonic()
 
     async def tried(run: StaleRun) -> str | None:
         async with slots:
-            return await _tried(client, run)
+            return await _tried(client, run) if monotonic() - began < _BEGUN_WITHIN_S else None
 
     done = await asyncio.gather(*map(tried, runs))
     return {run.attempt: fault for run, fault in zip(runs, done, strict=True) if fault is not None}

@@ -26,13 +26,14 @@ from domain.states import StepState, TaskState
 from runtime.embedded.stack_environment import SERVICES
 from runtime.embedded.temporal import EmbeddedTemporal
 from runtime.roles import Role
-from runtime.temporal import queue_of
+from runtime.temporal import connect, queue_of
 from store.reads import TaskPage
 from store.supervision import StaleRun
 from supervisor.decide import decide
 from supervisor.runs import end_runs
 from tests.acceptance.test_compensation import temporal
 from tests.conftest import FULL, Bench, Databases, Simulators, eventually
+from tests.faults.proxy import Faults, Proxy
 
 POINTS = {
     "stock": ("stock", False, 3),
@@ -270,6 +271,20 @@ async def test_request_for_undo_that_an_evicted_run_has_handed_on_is_not_passed_
         assert await end_runs(bench.client, [StaleRun(attempt=run)]) == {run: ""}
         assert (await asked.describe()).run_id == run_id
     assert await bench.contents(task_id) == before
+
+
+@pytest.mark.demand("D9", "F1")
+async def test_stale_runs_of_a_silent_temporal_are_left_to_the_next_sweep_in_time(
+    temporal_server: EmbeddedTemporal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, port = temporal_server.address.split(":")
+    async with Proxy((host, int(port))) as line:
+        monkeypatch.setenv("TEMPORAL_ADDRESS", f"127.0.0.1:{line.port}")
+        client = await connect()
+        line.faults = Faults(blackhole=True)
+        runs = [StaleRun(attempt=f"order/silent-{n}/1") for n in range(200)]
+        async with asyncio.timeout(14):  # the activity has 15 s, and a look at one run may take 6
+            assert await end_runs(client, runs) == {}
 
 
 async def unread(
