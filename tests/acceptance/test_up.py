@@ -310,6 +310,9 @@ def run_in_terminal(script: str) -> tuple[int, int]:
     """Run a line of shell as the leader of a new terminal's session; its process id, and our end of the terminal."""
     pid, terminal = pty.fork()
     if pid == 0:
+        signal.signal(
+            signal.SIGHUP, signal.SIG_DFL
+        )  # whoever runs the tests may have been told to outlive his terminal
         os.execv("/bin/sh", ["/bin/sh", "-c", script])  # noqa: S606 (no shell of ours in between)
     return pid, terminal
 
