@@ -84,7 +84,7 @@ class Database:
         self,
         *statements: tuple[str, Params],
         before_commit: BeforeCommit | None = None,
-        patience_s: float = _PATIENCE_S,
+        once: bool = False,
     ) -> tuple[Sequence[int], Sequence[Rows]]:
         """Send statements as one transaction in one round trip; repeat it by itself for five seconds.
 
@@ -92,7 +92,7 @@ class Database:
             statements: Text and parameters of each.
             before_commit: Awaited when the statements are done and their locks held, each time that they are sent; what
                 it raises undoes them.
-            patience_s: For how long it is repeated.
+            once: Whether it is sent once, and not repeated.
 
         Returns:
             Per statement, the number of rows it touched and the rows it returned.
@@ -101,7 +101,7 @@ class Database:
             Unreachable: The database did not answer in time. What was sent last may have been committed.
         """
         statements = tuple((text, _shown(params)) for text, params in statements)
-        give_up_at = monotonic() + patience_s
+        give_up_at = monotonic() + (0.0 if once else _PATIENCE_S)
         pause = 0.05
         while True:
             try:

@@ -225,6 +225,6 @@ class Supervision:
         _, rows = await self._database.transaction(
             ("SET LOCAL lock_timeout = '200ms'", {}),
             (query("recover"), {**params, "decisions": page}),
-            patience_s=0,
+            once=True,
         )
         return [(r["task_id"], r["locked_by"]) for r in rows[1]]
