@@ -206,6 +206,7 @@ async def _scheduler(
             task_queue=queue,
             workflows=[Scheduler, CompensationRequest],
             activities=activities,
+            no_remote_activities=True,  # its own are all local: no queue is polled for them
             identity=name,
             graceful_shutdown_timeout=settings.shutdown_grace,
         )
