@@ -22,7 +22,7 @@ import pytest
 
 from runtime.embedded.postgres import EmbeddedPostgres
 from runtime.embedded.records import wait_until_gone
-from tests.conftest import PATIENCE_S
+from tests.conftest import PATIENCE_S, eventually
 from tests.embedded_fixtures import listening
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -319,8 +319,10 @@ def run_in_terminal(script: str) -> tuple[int, int]:
 
 async def printed(out: Path) -> dict[str, Any]:
     """Wait for a line of JSON in a file."""
-    async with asyncio.timeout(120):
-        while not out.exists() or not out.read_text().endswith("\n"):  # noqa: ASYNC110, ASYNC240 (another process writes it)
-            await asyncio.sleep(0.05)
+
+    async def there() -> bool:
+        return out.exists() and out.read_text().endswith("\n")  # noqa: ASYNC240 (a look at the local disk)
+
+    await eventually(there)
     found: dict[str, Any] = json.loads(out.read_text())  # noqa: ASYNC240 (likewise)
     return found
