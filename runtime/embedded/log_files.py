@@ -28,7 +28,7 @@ def log_size(path: Path) -> int:
 
 
 def tail(path: Path, lines: int, *, since: int = 0) -> str:
-    """Returns the last lines of a log.
+    """Returns the last lines of a log; of a Go program that has panicked, what it said of that first.
 
     Args:
         path: the log; a missing one counts as empty.
@@ -42,4 +42,6 @@ def tail(path: Path, lines: int, *, since: int = 0) -> str:
             text = handle.read().decode("utf-8", errors="replace")
     except FileNotFoundError:
         return ""
-    return "\n".join(text.splitlines()[-lines:])
+    said = text.splitlines()
+    panics = [number for number, line in enumerate(said) if line.startswith("panic:")]
+    return "\n".join(said[panics[-1] :][:lines] if panics else said[-lines:])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,9 @@ class Standing:
 
     def leave(self, state: TaskState) -> None:
         """Let the order that is Processed be in another state."""
-        next(t for t in self.moment.tasks if t.task_id == self.processed).state = state
+        tasks = {t.task_id: t for t in self.moment.tasks}
+        tasks[self.processed] = tasks[self.processed].model_copy(update={"state": state})
+        self.moment = replace(self.moment, tasks=list(tasks.values()))
 
     async def judged(self, databases: Databases) -> DemoVerdict:
         """What the demo says of it."""

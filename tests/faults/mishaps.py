@@ -30,6 +30,7 @@ async def signalled_in_vain(run: Run) -> None:
     """Undo is asked of a run whose worker is dead, and the run is terminated before anybody has read that."""
     run.fault("stock", "latency", latency_ms=1_500, times=1, match={"undo": False})
     run.fault("payments", "latency", latency_ms=3_000, times=1, match={"undo": False})
+    run.fault("mail", "error")  # it goes on without the undo meanwhile, and a mail can't be undone
     await run.submit(ORDER)
     await run.called("stock")
     run.worker.pause()
@@ -38,6 +39,8 @@ async def signalled_in_vain(run: Run) -> None:
     await attempt.terminate(reason="a play")
     await run.worker.kill()
     await run.reached(TaskState.COMPENSATED)
+    asked = [e.actor for e in (await run.page()).events if e.kind is EventKind.UNDO_REQUESTED]
+    assert [actor.partition(":")[0] for actor in asked] == ["signal"], asked
 
 
 async def too_large_to_start(run: Run) -> None:

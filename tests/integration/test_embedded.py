@@ -17,7 +17,8 @@ from temporalio.client import Client
 
 from domain.search_attributes import SEARCH_ATTRIBUTES
 from runtime.embedded.keeper import Keeper, Restart, pause_after
-from runtime.embedded.ports import free_port
+from runtime.embedded.log_files import tail
+from runtime.embedded.ports import free_port, was_taken
 from runtime.embedded.postgres import EmbeddedPostgres
 from runtime.embedded.processes import ManagedProcess
 from runtime.embedded.records import EmbeddedServerError, ProcessRecord, load_running, wait_until_gone
@@ -240,6 +241,14 @@ async def test_server_whose_port_another_stacks_server_took_meanwhile_takes_anot
     finally:
         temporal.delete_data()
         postgres.delete_data()
+
+
+def test_port_that_was_taken_is_seen_before_a_long_stack(tmp_path: Path) -> None:
+    log = tmp_path / "temporal.log"
+    stack = [f"goroutine {n} [running]:" for n in range(100)]
+    log.write_text("\n".join(["starting", "panic: listen tcp 127.0.0.1:7233: bind: address already in use", *stack]))
+    assert was_taken(tail(log, 20))
+    assert tail(log, 2).splitlines()[1] == stack[0]
 
 
 def test_server_that_has_served_comes_back_on_its_ports_or_not_at_all(temporal: EmbeddedTemporal) -> None:
