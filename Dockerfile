@@ -18,13 +18,14 @@ COPY worker.py starter.py ./
 COPY domain/ domain/
 COPY store/ store/
 COPY activities/ activities/
-COPY pipelines/ pipelines/
+COPY definitions/ definitions/
 COPY workflows/ workflows/
 COPY supervisor/ supervisor/
 COPY audit/ audit/
 COPY runtime/ runtime/
 COPY cli/ cli/
-COPY simulators/ simulators/
+COPY devstack/__init__.py devstack/
+COPY devstack/simulators/ devstack/simulators/
 COPY examples/ examples/
 # A number: Kubernetes' runAsNonRoot can't tell whether a name is root's.
 USER 10001:10001

@@ -59,16 +59,16 @@ test: setup ## run the tests: make test ARGS="-k supervisor"
 	@$(PYTHON) -m pytest $(ARGS)
 
 crash-matrix: setup ## a process dies at every write and every call: make crash-matrix ARGS="--seed 7 -o matrix.json"
-	@$(PYTHON) -m tests.faults.matrix $(ARGS)
+	@$(PYTHON) -m chaos.matrix $(ARGS)
 
 chaos: setup ## 2,000 tasks while 400 faults strike, then the checker; a report to .local: make chaos ARGS="--seed 7"
-	@$(PYTHON) -m tests.faults.chaos -o .local/chaos.json $(ARGS)
+	@$(PYTHON) -m chaos.chaos -o .local/chaos.json $(ARGS)
 
 soak: setup ## the same with 25,000 tasks and 3,000 faults
-	@$(PYTHON) -m tests.faults.chaos --soak -o .local/soak.json $(ARGS)
+	@$(PYTHON) -m chaos.chaos --soak -o .local/soak.json $(ARGS)
 
 planted-bugs: setup ## mistakes that people make, planted one by one: the checker sees each: make planted-bugs ARGS="--only cap"
-	@$(PYTHON) -m tests.faults.planted $(ARGS)
+	@$(PYTHON) -m chaos.planted $(ARGS)
 
 check: setup ## everything that must pass before a change goes in: lint, format, types, imports, tests
 	@echo "==> ruff check" && .venv/bin/ruff check .

@@ -10,10 +10,9 @@ from typing import Annotated
 import typer
 
 from activities.agents import all_agents
+from definitions import registry
 from domain.faults import Unreachable, UsageError
-from pipelines import registry
-from runtime.embedded.parent import die_with_recorded_parent
-from runtime.logs import set_up_logging
+from runtime.logging import set_up_logging
 from runtime.roles import Role, run_roles
 from runtime.settings import read_settings, unknown_settings
 
@@ -25,7 +24,6 @@ def main(
     agents: Names = None,
 ) -> None:
     """Run workers until SIGTERM or Ctrl-C, then let running steps finish."""
-    die_with_recorded_parent()
     try:
         _run(roles, agents)
     except UsageError as error:
@@ -58,10 +56,15 @@ def _named(option: str, given: str, known: list[str]) -> set[str]:
     return names
 
 
-if __name__ == "__main__":
+def start() -> None:
+    """Run `main` as a program, and end the process with it, whatever threads are left."""
     try:
         typer.run(main)
     except SystemExit as end:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(end.code if isinstance(end.code, int) else 1)
+
+
+if __name__ == "__main__":
+    start()

@@ -40,8 +40,8 @@ from domain.messages import (
     Work,
 )
 from domain.text import clean
+from store.breakers import Services
 from store.inbox import InboxStore
-from store.services import Services
 from store.state_store import Hold, StateStore
 
 _TAIL_S, _BREAKER_S = 2.0, 7.0

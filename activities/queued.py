@@ -1,7 +1,7 @@
 """Agents on a task queue: one ordinary activity, for every action, in any worker that may reach the service.
 
 Such a worker needs no database: the activity is the reservation (its request says how many calls and since when,
-Temporal's stamps say how much time has gone since, and the pulse for how long the worker itself was stopped). It is
+Temporal's stamps say how much time has gone since, and the stalls for how long the worker itself was stopped). It is
 sent once; repeating it is safe because of the key.
 """
 
@@ -17,11 +17,11 @@ from temporalio.exceptions import ApplicationError
 
 from activities.agent import Agents, AnswersLater
 from activities.clock import uptime
-from activities.pulse import Pulse
+from activities.stalls import StallDetector
 from domain.messages import AgentRequest, Completed, Json, Outcome, OutcomeBox, Overtaken, StoodDown
 
 
-def agent_activity(agents: Agents, services: Collection[str], pulse: Pulse) -> Callable[..., Any]:
+def agent_activity(agents: Agents, services: Collection[str], stalls: StallDetector) -> Callable[..., Any]:
     """The activity that carries out the actions of these services' Agents, each under its own name.
 
     It is dynamic: what this worker does not know comes here too, and is handed back with the reason.
@@ -29,7 +29,7 @@ def agent_activity(agents: Agents, services: Collection[str], pulse: Pulse) -> C
 
     @activity.defn(dynamic=True)
     async def act(args: Sequence[RawValue]) -> Json:
-        started = uptime() - pulse.age_s()
+        started = uptime() - stalls.age_s()
         info = activity.info()
         request = _request(args)
         if request is None or request.service not in services:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import Field
 
-from audit.witnesses import COMMITTED, Frozen
+from audit.evidence import COMMITTED, Frozen
 from domain.states import BreakerState, ServiceEventKind
 
 SEEN = COMMITTED + timedelta(seconds=10)

@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from audit import ledger_checks, log_checks, row_checks, run_checks, submitter_checks, whole_checks
-from audit.picture import Picture
-from audit.whole_checks import Finding, Whole
+from audit.checks import ledger, log, row, run, submitter, whole
+from audit.checks.whole import Finding, Whole
+from audit.task_record import Picture
 
 Check = Callable[[Picture], Iterator[str]]
 WholeCheck = Callable[[Whole], Iterator[Finding]]
 
-CHECKS: tuple[Check, ...] = (*log_checks.CHECKS, *row_checks.CHECKS)
+CHECKS: tuple[Check, ...] = (*log.CHECKS, *row.CHECKS)
 """What the databases alone can show."""
 
-LEDGER_CHECKS: tuple[Check, ...] = ledger_checks.CHECKS
+LEDGER_CHECKS: tuple[Check, ...] = ledger.CHECKS
 """What needs the services' ledgers."""
 
-RUN_CHECKS: tuple[Check, ...] = run_checks.CHECKS
+RUN_CHECKS: tuple[Check, ...] = run.CHECKS
 """What needs Temporal."""
 
-SUBMITTER_CHECKS: tuple[Check, ...] = submitter_checks.CHECKS
+SUBMITTER_CHECKS: tuple[Check, ...] = submitter.CHECKS
 """What needs the submitters' log."""
 
-WHOLE_CHECKS: tuple[WholeCheck, ...] = whole_checks.CHECKS
+WHOLE_CHECKS: tuple[WholeCheck, ...] = whole.CHECKS
 """What needs all tasks."""
 
 

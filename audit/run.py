@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from audit.checks.whole import Whole
+from audit.evidence import Answers, Caps, Ledgers, Runs, Witnesses
 from audit.judge import WHOLE_CHECKS, Violation, checks_of, judge, judge_whole
-from audit.load import PAGE, Loader
-from audit.whole_checks import Whole
-from audit.witnesses import Answers, Caps, Ledgers, Runs, Witnesses
+from audit.sources import PAGE, Loader
 
 
 @dataclass

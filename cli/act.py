@@ -9,9 +9,9 @@ from cli.output import Format, say, tell, tell_json
 from domain.faults import NotFound, Unreachable
 from domain.messages import UndoRequest
 from domain.states import TaskState
-from runtime.parts import open_state_store, sweep_terms
 from runtime.settings import address
 from runtime.temporal import connect
+from runtime.wiring import open_state_store, sweep_terms
 from store.database import Database
 from store.reads import open_reads
 from store.schema import check_schema

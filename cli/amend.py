@@ -49,7 +49,7 @@ def amended(record: Json, settings: Sequence[str], definition: Definition) -> tu
         raise UsageError("; ".join(_problem(e) for e in error.errors(include_url=False))) from error
     for path in paths:
         if _at(checked, path) is _NOTHING:
-            raise UsageError(f"--set {path}: a record of this pipeline has no such field")
+            raise UsageError(f"--set {path}: a record of this definition has no such field")
     before = {path: _at(record, path) for path in paths}
     return checked, [Change(p, None if b is _NOTHING else b, _at(checked, p)) for p, b in before.items()]
 

@@ -105,7 +105,7 @@ Timeout = Annotated[float, typer.Option(min=0, max=604_800, metavar="SECONDS", h
 def run(work: Coroutine[Any, Any, Code]) -> Code:
     """Do a command's asynchronous work."""
     if "structlog" in sys.modules:  # what the command has loaded may log
-        from runtime.logs import set_up_logging  # noqa: PLC0415 (it takes a while to load, and few commands log)
+        from runtime.logging import set_up_logging  # noqa: PLC0415 (it takes a while to load, and few commands log)
 
         set_up_logging("ERROR")
     return asyncio.run(work)

@@ -18,11 +18,11 @@ from temporalio.api.enums.v1 import WorkflowExecutionStatus, WorkflowTaskFailedC
 from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest, ListWorkflowExecutionsRequest
 from temporalio.client import Client, WorkflowHistory
 
-from audit.load import Loader, open_loader
-from audit.picture import Terms
+from audit.evidence import Answer, Answers, Caps, Run, Runs
 from audit.run import Findings
 from audit.run import audit as audit_tasks
-from audit.witnesses import Answer, Answers, Caps, Run, Runs
+from audit.sources import Loader, open_loader
+from audit.task_record import Terms
 from cli.app import Code, Output, checked_ids, run
 from cli.environment import settings
 from cli.output import Format, say, tell, tell_json
@@ -31,7 +31,7 @@ from domain.faults import NotFound, UsageError
 from domain.messages import RunInput
 from runtime.settings import address
 from runtime.temporal import connect
-from store.intake import ALIVE
+from store.admission import ALIVE
 from store.schema import check_schema
 from store.submission import digest_of
 

@@ -16,15 +16,15 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.agent import setting_of
 from cli.output import duration
+from definitions import registry
 from domain.faults import Unreachable
 from domain.redaction import redact
 from domain.search_attributes import SEARCH_ATTRIBUTES
-from pipelines import registry
 from runtime.settings import LEAST_SECRET, Settings
 from runtime.temporal import connect
+from store.admission import ALIVE
 from store.connection import is_shared, place_of
 from store.database import Database
-from store.intake import ALIVE
 from store.reads import open_reads
 from store.schema import MIGRATE_COMMAND, check_schema
 from store.schema import Database as DatabaseName

@@ -14,10 +14,10 @@ from typer.core import TyperCommand, TyperGroup
 from domain.faults import UsageError
 
 FROM_START_TO_END = {
-    "up": "cli.up:up",
-    "demo": "cli.demo:demo",
-    "start": "cli.intake:start",
-    "submit": "cli.intake:submit",
+    "up": "devstack.up:up",
+    "demo": "devstack.demo.command:demo",
+    "start": "cli.submit:start",
+    "submit": "cli.submit:submit",
     "show": "cli.look:show",
     "watch": "cli.watch:watch",
     "wait": "cli.look:wait",

@@ -13,8 +13,8 @@ from cli.output import say
 from domain.faults import UsageError
 from domain.ids import actor
 from domain.text import clean
-from runtime.embedded.shell import leave_shell_behind
 from runtime.settings import Settings, address, read_settings, unknown_settings
+from runtime.shell import leave_shell_behind
 from store.reads import Reads, open_reads
 from store.schema import check_schema
 

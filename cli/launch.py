@@ -10,9 +10,9 @@ from time import monotonic
 from cli.output import say
 from domain.faults import Unreachable
 from runtime.dispatcher import Dispatcher, Started
-from runtime.parts import Stores, process_name
 from runtime.settings import Settings
 from runtime.temporal import connect
+from runtime.wiring import Stores, process_name
 from store.reads import Reads
 from store.rows import Task
 

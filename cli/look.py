@@ -23,7 +23,7 @@ from domain.messages import Json
 from domain.states import TaskState
 from domain.text import clean
 from runtime.settings import Settings
-from store.intake import ALIVE
+from store.admission import ALIVE
 from store.reads import Reads, TaskPage
 from store.rows import Alert, Compensation, Event, Step, Task
 
@@ -33,7 +33,7 @@ _OPEN = frozenset(TaskState) - {TaskState.PROCESSED, TaskState.COMPENSATED}
 
 def list_tasks(
     state: Annotated[TaskState | None, typer.Option(case_sensitive=False, help="only tasks in this state")] = None,
-    pipeline: Annotated[str | None, typer.Option(help="only tasks of this pipeline")] = None,
+    definition: Annotated[str | None, typer.Option(help="only tasks of this definition")] = None,
     unfinished: Annotated[bool, typer.Option("--open", help="only tasks that are neither done nor undone")] = False,
     undo: Annotated[bool, typer.Option("--undo", help="only tasks with an undo to finish, entry by entry")] = False,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="how many at most")] = 50,
@@ -42,7 +42,7 @@ def list_tasks(
     """Show tasks, newest first. Needs the state store only."""
     among = _UNDO if undo else _OPEN if unfinished else frozenset(TaskState)
     wanted = among if state is None else among & {state}
-    return run(_list(wanted, clean(pipeline) if pipeline else None, undo, limit, output))
+    return run(_list(wanted, clean(definition) if definition else None, undo, limit, output))
 
 
 def show(task_id: OneId, output: Output = Format.TEXT) -> Code:
@@ -55,9 +55,9 @@ def wait(task_ids: Ids, timeout: Timeout = 300, output: Output = Format.TEXT) ->
     return run(_wait(task_ids, timeout, output))
 
 
-async def _list(states: frozenset[TaskState], pipeline: str | None, undo: bool, limit: int, output: Format) -> Code:
+async def _list(states: frozenset[TaskState], definition: str | None, undo: bool, limit: int, output: Format) -> Code:
     async with reading(settings()) as reads:
-        tasks = await reads.tasks(states=states, definition=pipeline, limit=limit)
+        tasks = await reads.tasks(states=states, definition=definition, limit=limit)
         logs = await reads.undo_logs([t.task_id for t in tasks]) if undo else []
     if output is Format.JSON:
         tell_json([_brief(t) | (_undo_of(t, logs) if undo else {}) for t in tasks])
@@ -66,7 +66,7 @@ async def _list(states: frozenset[TaskState], pipeline: str | None, undo: bool, 
     elif undo:
         draw(undo_lists(tasks, logs))
     else:
-        headings = ["task", "pipeline", "state", "attempts", "failures", "submitted", "by", "error"]
+        headings = ["task", "definition", "state", "attempts", "failures", "submitted", "by", "error"]
         draw(table(headings, (_list_row(t) for t in tasks)))
     return Code.OK
 

@@ -17,8 +17,8 @@ from cli.undo_log import WORDS, by_whom, left_to_undo, undo_json
 from domain.faults import Conflict, NotFound, UsageError
 from domain.states import TaskState, UndoState
 from domain.text import clean
-from runtime.parts import open_state_store, process_name
 from runtime.settings import Settings
+from runtime.wiring import open_state_store, process_name
 from store.reads import Reads, TaskPage
 from store.rows import Compensation, Step
 from store.state_store import StateStore

@@ -25,7 +25,7 @@ from domain.faults import Conflict, NotFound, UsageError
 from domain.messages import Json
 from domain.states import SETTLED, TaskState
 from domain.text import clean
-from runtime.parts import Stores, open_stores
+from runtime.wiring import Stores, open_stores
 from store.orders import Amendment
 from store.reads import Reads, TaskPage
 from store.rows import Step

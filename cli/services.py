@@ -17,10 +17,10 @@ from cli.screen import draw, table
 from domain.faults import NotFound, UsageError
 from domain.messages import Json
 from domain.text import clean
-from runtime.parts import breaker_terms, open_state_store
+from runtime.wiring import breaker_terms, open_state_store
+from store.breakers import Forced, Services
 from store.reads import Reads
 from store.rows import ServiceEvent, ServiceRow
-from store.services import Forced, Services
 
 _STYLES = {"open": "bold red", "closed": "green"}
 

@@ -126,7 +126,7 @@ class LiveTable:
 
 
 def _table(tasks: Sequence[Task], steps: dict[str, list[Step]]) -> Table:
-    headings = ["task", "pipeline", "state", "attempts", "steps", "since", "error"]
+    headings = ["task", "definition", "state", "attempts", "steps", "since", "error"]
     return table(headings, (_row(t, steps[t.task_id]) for t in tasks))
 
 

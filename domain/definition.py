@@ -2,7 +2,7 @@
 
 A definition is data plus pure functions. It is checked when it is made (F12, E2): a definition that exists is one
 that may be run. Its policies, without the functions, also go to the `definition` table, so that the Supervisor needs
-no code of a pipeline.
+no code of a definition.
 """
 
 from __future__ import annotations

@@ -29,10 +29,10 @@ from domain.messages import RunInput
 from domain.states import CLAIMABLE, TaskState
 from runtime.search_attributes import ATTEMPT_KEY, DEFINITION_KEY, SUBMITTER_KEY, TASK_ID_KEY
 from runtime.temporal import queue_of
+from store.admission import Intake
+from store.breakers import Services
 from store.connection import connect_async, is_of_rows
-from store.intake import Intake
 from store.orders import Orders, Record
-from store.services import Services
 from store.state_store import CHANNEL, Claim, StateStore
 
 log = structlog.get_logger(__name__)

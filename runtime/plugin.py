@@ -12,7 +12,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from domain.redaction import redact
 
-_OURS = ("activities", "domain", "pipelines", "store", "supervisor", "workflows")
+_OURS = ("activities", "domain", "definitions", "store", "supervisor", "workflows")
 _LIBRARIES = (
     "annotated_types",
     "httpx",

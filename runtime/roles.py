@@ -23,27 +23,27 @@ from activities.agents import all_agents
 from activities.bookkeeping import Bookkeeping
 from activities.draining import Draining
 from activities.http import new_client
-from activities.pulse import Pulse
 from activities.queued import agent_activity
 from activities.reservations import Reservations
+from activities.stalls import StallDetector
+from definitions import registry
 from domain.definition import worst_case
 from domain.faults import Unreachable, UsageError
 from domain.ids import TASK_QUEUE
 from domain.text import place
-from pipelines import registry
+from runtime.background import TIDY, SupervisionWatch, publish_definitions, repeat
 from runtime.callback_guard import GuardedProtocol
 from runtime.callbacks import CallbackAddresses, Callbacks
 from runtime.deployment import deployment_of
 from runtime.dispatcher import Dispatcher
-from runtime.duties import TIDY, SupervisionWatch, publish_definitions, repeat
-from runtime.parts import Stores, open_state_store, open_stores, process_name, sweep_terms
 from runtime.settings import LEAST_SECRET, Settings, address
 from runtime.signals import StopSignals
 from runtime.temporal import check_namespace, connect, queue_of
+from runtime.wiring import Stores, open_state_store, open_stores, process_name, sweep_terms
+from store.admission import ALIVE, Intake
 from store.database import Database
 from store.housekeeping import Housekeeper
 from store.inbox import InboxStore
-from store.intake import ALIVE, Intake
 from store.schema import check_schema
 from store.state_store import StateStore
 from store.supervision import Supervision
@@ -138,9 +138,9 @@ async def running(
             stores = await stack.enter_async_context(open_stores(settings, orders_may_be_away=True))
             await _scheduler(stack, settings, client, stores, agents, draining)
         if Role.AGENTS in roles:
-            pulse = Pulse()
-            await _background(stack, draining, pulse.run())
-            workers |= _agent_workers(settings, client, agents, services, pulse)
+            stalls = StallDetector()
+            await _background(stack, draining, stalls.run())
+            workers |= _agent_workers(settings, client, agents, services, stalls)
         await stack.enter_async_context(_at_work(workers, draining))
         if Role.SUPERVISOR in roles:
             await ensure_schedule(client, sweep_terms(settings))
@@ -262,7 +262,7 @@ async def _all_recorded(store: StateStore, worker: str, within_s: float) -> None
 
 
 def _agent_workers(
-    settings: Settings, client: Client, agents: Agents, services: set[str], pulse: Pulse
+    settings: Settings, client: Client, agents: Agents, services: set[str], stalls: StallDetector
 ) -> dict[str, Worker]:
     """One worker a task queue on which some definition places an Agent of these services."""
     placed: dict[str, set[str]] = {}
@@ -278,7 +278,7 @@ def _agent_workers(
         f"Agents on task queue {queue}": Worker(
             client,
             task_queue=queue,
-            activities=[agent_activity(agents, here, pulse)],
+            activities=[agent_activity(agents, here, stalls)],
             identity=process_name("agents"),
             graceful_shutdown_timeout=settings.shutdown_grace,
         )

@@ -26,7 +26,7 @@ LEAST_SECRET = 32
 _OWN = ("SAS_", "TEMPORAL_", "PG")
 """How variables begin that this process, or a library of it, reads."""
 
-_ELSEWHERE = ("SAS_AGENTS", "SAS_PIPELINES", "SAS_PARENT_PID")
+_ELSEWHERE = ("SAS_AGENTS", "SAS_DEFINITIONS", "SAS_PARENT_PID")
 """Read by other modules."""
 
 
@@ -74,9 +74,9 @@ class Settings(BaseSettings):
     )
 
     max_in_flight: int = Field(
-        1_000, ge=1, le=1_000_000_000, description="admission: tasks Pending or Processing, of each pipeline"
+        1_000, ge=1, le=1_000_000_000, description="admission: tasks Pending or Processing, of each definition"
     )
-    max_pending: int = Field(500, ge=1, le=1_000_000_000, description="admission: tasks Pending, of each pipeline")
+    max_pending: int = Field(500, ge=1, le=1_000_000_000, description="admission: tasks Pending, of each definition")
     max_pending_age: Annotated[timedelta, between("1s", "365d")] = Field(
         timedelta(minutes=5), description="admission: age of the oldest Pending one"
     )

@@ -10,8 +10,8 @@ from datetime import timedelta
 
 import structlog
 
+from store.admission import Intake, Unfinished
 from store.connection import is_of_rows
-from store.intake import Intake, Unfinished
 from store.orders import Orders
 
 log = structlog.get_logger(__name__)

@@ -21,7 +21,7 @@ from domain.faults import UsageError
 from domain.ids import NEW_TASK_ID
 from domain.json_text import BadJson, read_json
 from domain.messages import Json
-from store.intake import Admitted, Contradiction, Full, Intake, NewTask
+from store.admission import Admitted, Contradiction, Full, Intake, NewTask
 from store.orders import Orders
 
 MOST_BYTES = 256 * 1024
@@ -32,12 +32,12 @@ SUBMISSION = "submission"
 
 
 class Submission(BaseModel):
-    """What a submitter sends: the application's own id, the pipeline's name, the business record."""
+    """What a submitter sends: the application's own id, the definition's name, the business record."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     task_id: str = Field(pattern=rf"^{NEW_TASK_ID.pattern}$")
-    pipeline: str
+    definition: str
     record: Json
     submitter: str = Field("cli", min_length=1, max_length=128)
     reply_to: str | None = Field(None, max_length=256)
@@ -145,10 +145,10 @@ class SubmissionDesk:
         return found or [(newest, _validated(newest, submission))]
 
     def _newest(self, submission: Submission) -> Definition:
-        definition = self._registry.newest(submission.pipeline)
+        definition = self._registry.newest(submission.definition)
         if definition is None:
             known = ", ".join(self._registry.names())
-            raise InvalidSubmission([f"pipeline: unknown pipeline {submission.pipeline[:80]!r} (there are: {known})"])
+            raise InvalidSubmission([f"definition: there is no {submission.definition[:80]!r} (there are: {known})"])
         return definition
 
     async def _conflict(self, submission: Submission, reason: str) -> Conflict:

@@ -265,7 +265,7 @@ class Event(StateTable, table=True):
 
 
 class DefinitionRow(StateTable, table=True):
-    """Policies of a released definition: what the Supervisor decides by, without any pipeline's code."""
+    """Policies of a released definition: what the Supervisor decides by, without any definition's code."""
 
     __tablename__ = "definition"
     name: str = Field(sa_column=Column(String, primary_key=True))

@@ -20,17 +20,18 @@ from pydantic import SecretStr
 from temporalio.client import Client, ScheduleActionExecutionStartWorkflow
 from temporalio.service import RPCError
 
+from chaos.ground import make_databases, simulator_process
+from definitions import registry
+from devstack.processes.ports import LOOPBACK, free_port
+from devstack.servers.postgres import EmbeddedPostgres
+from devstack.servers.temporal import EmbeddedTemporal
+from devstack.stack.environment import SERVICES
 from domain.ids import attempt_id
 from domain.states import SETTLED, StepState, TaskState
-from pipelines import registry
-from runtime.embedded.ports import LOOPBACK, free_port
-from runtime.embedded.postgres import EmbeddedPostgres
-from runtime.embedded.stack_environment import SERVICES
-from runtime.embedded.temporal import EmbeddedTemporal
-from runtime.parts import Stores, open_stores, sweep_terms
 from runtime.roles import Role, running
 from runtime.settings import Settings
 from runtime.temporal import connect
+from runtime.wiring import Stores, open_stores, sweep_terms
 from store.database import Database
 from store.reads import Reads, TaskPage, open_reads
 from store.submission import Verdict
@@ -38,7 +39,6 @@ from store.supervision import Supervision
 from supervisor.activities import SupervisorActivities, SweepReport, sweep_once
 from supervisor.schedule import SCHEDULE_ID
 from tests.embedded_fixtures import postgres_server, temporal_server
-from tests.faults.ground import make_databases, simulator_process
 
 __all__ = ["postgres_server", "temporal_server"]
 
@@ -232,9 +232,9 @@ class Bench:
         self.settings, self.client, self.stores, self.reads = settings, client, stores, reads
         self.supervision, self._supervisor = supervision, SupervisorActivities(supervision, client)
 
-    async def submit(self, record: dict[str, Any], task_id: str, pipeline: str = "order", **more: Any) -> Verdict:
+    async def submit(self, record: dict[str, Any], task_id: str, definition: str = "order", **more: Any) -> Verdict:
         """Submit; the dispatchers hear of it."""
-        message = {"task_id": task_id, "pipeline": pipeline, "record": record, **more}
+        message = {"task_id": task_id, "definition": definition, "record": record, **more}
         return await self.stores.desk.submit(self.stores.desk.parse(json.dumps(message)))
 
     @asynccontextmanager

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
+from devstack.servers.postgres import EmbeddedPostgres
+from devstack.servers.temporal import EmbeddedTemporal
 from domain.search_attributes import SEARCH_ATTRIBUTES
-from runtime.embedded.postgres import EmbeddedPostgres
-from runtime.embedded.temporal import EmbeddedTemporal
 
 
 def listening(*processes: psutil.Process) -> set[tuple[str, int]]:

@@ -42,7 +42,7 @@ class WorkerProcess:
     """A worker in a process of its own. A paused one with the role `agents` keeps its polls open at the server and
     swallows what it is given, so a zombie that is to leave the others alone has the role `scheduler` only.
 
-    `more`: further variables. `kill_at`: where it kills itself with SIGKILL, see `tests/faults/points.py`.
+    `more`: further variables. `kill_at`: where it kills itself with SIGKILL, see `chaos/points.py`.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class WorkerProcess:
         self._log = settings.state_dir / f"worker-{id(self)}.log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.faults.worker"], env=env, cwd=ROOT, stdout=log, stderr=log
+                [sys.executable, "-m", "chaos.worker"], env=env, cwd=ROOT, stdout=log, stderr=log
             )
 
     def __enter__(self) -> WorkerProcess:

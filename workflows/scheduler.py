@@ -31,6 +31,7 @@ with workflow.unsafe.imports_passed_through():
 
     from activities.agent import told
     from activities.agents import catalogue
+    from definitions import registry
     from domain.definition import Definition, Step
     from domain.faults import DEFINITION_ERROR
     from domain.ids import attempt_id, idempotency_keys
@@ -58,7 +59,6 @@ with workflow.unsafe.imports_passed_through():
     from domain.search_attributes import TASK_STATE as STATE_NAME
     from domain.states import StepState, TaskState
     from domain.text import clean_json
-    from pipelines import registry
     from workflows.asking import Requests, hand_on
     from workflows.terms import LOCAL, LocalOptions, bookkeeping_options, looks, queued_options
 

@@ -16,11 +16,11 @@ import psycopg
 import pytest
 from pydantic import SecretStr
 
+from devstack.processes.ports import free_port
 from domain.states import TaskState
-from runtime.embedded.ports import free_port
 from runtime.roles import Role
 from runtime.settings import Settings
-from store.intake import ALIVE
+from store.admission import ALIVE
 from supervisor.schedule import SCHEDULE_ID
 from tests.conftest import FULL, Bench, Simulators, eventually
 from tests.workers import ROOT, WorkerProcess, environment
@@ -57,9 +57,9 @@ async def starter(settings: Settings, *arguments: str, stdin: str | bytes = b"",
     return Result(process.returncode or 0, out.decode(), err.decode())
 
 
-def message(task_id: str, record: dict[str, Any], pipeline: str = "order", **more: Any) -> str:
+def message(task_id: str, record: dict[str, Any], definition: str = "order", **more: Any) -> str:
     """A submission as one line of JSON."""
-    return json.dumps({"task_id": task_id, "pipeline": pipeline, "record": record, **more})
+    return json.dumps({"task_id": task_id, "definition": definition, "record": record, **more})
 
 
 def nowhere(settings: Settings, **changes: Any) -> Settings:
@@ -107,7 +107,7 @@ async def test_start_runs_every_good_line_to_its_end_and_names_every_bad_one(
     assert "not -5" in result.err
     assert "line 4: task_id: " in result.err
     assert 'not "bad id!"' in result.err
-    assert "line 5: pipeline: unknown pipeline 'parcels' (there are: order, provisioning)" in result.err
+    assert "line 5: definition: there is no 'parcels' (there are: order, provisioning)" in result.err
     assert "line 7: the message has " in result.err
     assert "at most 262144" in result.err
     assert "line 8: record.currency: " in result.err
@@ -273,7 +273,7 @@ async def test_lines_behind_one_that_found_no_store_are_answered_as_not_tried(
 
 
 async def test_malformed_object_over_several_lines_is_one_error(bench: Bench, settings: Settings) -> None:
-    text = '{\n  "task_id": "a",\n  "pipeline": "order"\n  "record": {}\n}\n'
+    text = '{\n  "task_id": "a",\n  "definition": "order"\n  "record": {}\n}\n'
     result = await starter(settings, "submit", "-", stdin=text)
     assert result.code == 2
     assert result.err.count("line 1:") == 1
@@ -423,7 +423,7 @@ async def test_list_and_wait_tell_states_and_time_out(
 ) -> None:
     await bench.submit(order, task_id)
     listed, other, waited = await asyncio.gather(
-        starter(settings, "list", "--state", "pending", "--pipeline", "order", "-o", "json"),
+        starter(settings, "list", "--state", "pending", "--definition", "order", "-o", "json"),
         starter(settings, "list", "--state", "Error"),
         starter(settings, "wait", task_id, "--timeout", "0.2", "-o", "json"),
     )

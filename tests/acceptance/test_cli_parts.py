@@ -10,8 +10,8 @@ import pytest
 from cli.amend import amended
 from cli.app import Code, gravest, said
 from cli.messages import read_messages
+from definitions.order import ORDER
 from domain.faults import UsageError
-from pipelines.order import ORDER
 from store.connection import place_of
 
 

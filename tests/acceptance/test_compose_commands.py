@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from cli.commands import COMMANDS
-from runtime.embedded.ports import free_port
+from devstack.processes.ports import free_port
 from runtime.roles import Role
 from runtime.settings import Settings
 from tests.conftest import PATIENCE_S, Bench

@@ -1,4 +1,4 @@
-"""Zombies, terminations, late answers: whatever becomes of a run, the order ends once (crashes: `tests/faults`)."""
+"""Zombies, terminations, late answers: whatever becomes of a run, the order ends once (crashes: `chaos`)."""
 
 from __future__ import annotations
 

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from cli.app import Code
-from cli.demo import conclude
-from cli.demo_moment import Moment, look
-from cli.demo_services import SimulatorControl, Tally
-from cli.demo_story import Kill
-from cli.demo_verdict import DemoVerdict, audited, verdict_of
 from cli.output import Format
+from devstack.demo.command import conclude
+from devstack.demo.moment import Moment, look
+from devstack.demo.services import SimulatorControl, Tally
+from devstack.demo.story import Kill
+from devstack.demo.verdict import DemoVerdict, audited, verdict_of
+from devstack.servers.postgres import EmbeddedPostgres
 from domain.messages import Json
 from domain.states import TaskState
-from runtime.embedded.postgres import EmbeddedPostgres
 from tests.acceptance.test_up import ROOT, starter
 from tests.conftest import Bench, Databases, Simulators
 

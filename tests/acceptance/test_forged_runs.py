@@ -12,11 +12,11 @@ import pytest
 from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.service import RPCError
 
+from definitions import registry
 from domain.definition import Registry
 from domain.ids import undo_request_id
 from domain.messages import RunInput, StepView, UndoRequest, UndoView
 from domain.states import StepState, TaskState
-from pipelines import registry
 from runtime.dispatcher import Dispatcher
 from runtime.roles import Role
 from runtime.temporal import queue_of
@@ -27,7 +27,7 @@ from tests.made_up.gift import GIFT
 from tests.workers import WorkerProcess
 
 QUEUE = queue_of("order", 1)
-MADE_UP = {"SAS_PIPELINES": "tests.made_up"}
+MADE_UP = {"SAS_DEFINITIONS": "tests.made_up"}
 
 
 def forged(task_id: str, epoch: int, record: dict[str, Any], **more: Any) -> RunInput:
@@ -161,7 +161,7 @@ async def test_worker_leaves_runs_of_a_definition_that_it_lacks_to_others(
     desk = SubmissionDesk(bench.stores.intake, bench.stores.orders, Registry([GIFT]))
     ids = [f"{task_id}-{n}" for n in range(20)]
     for each in ids:
-        message = {"task_id": each, "pipeline": "gift", "record": {"sku": "TEA-01", "to": "ada@example.com"}}
+        message = {"task_id": each, "definition": "gift", "record": {"sku": "TEA-01", "to": "ada@example.com"}}
         await desk.submit(desk.parse(json.dumps(message)))
     dispatcher = Dispatcher(
         bench.client,

@@ -43,7 +43,7 @@ async def loaded(settings: Settings, *arguments: str) -> tuple[float, set[str]]:
 
 async def test_help_loads_neither_a_command_nor_what_one_needs(settings: Settings) -> None:
     seconds, names = await loaded(settings, "--help")
-    assert names & (HEAVY | TO_LOOK | {"store", "runtime", "pipelines"}) == set()
+    assert names & (HEAVY | TO_LOOK | {"store", "runtime", "definitions"}) == set()
     assert seconds < 1, "0.2 s on a machine that is idle"
 
 

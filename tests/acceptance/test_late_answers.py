@@ -7,15 +7,15 @@ from typing import Any
 import httpx
 import pytest
 
+from chaos.proxy import Faults, Proxy
+from devstack.servers.temporal import EmbeddedTemporal
 from domain.ids import idempotency_key
 from domain.messages import Completed, UndoRequest
 from domain.states import StepState, TaskState
-from runtime.embedded.temporal import EmbeddedTemporal
 from runtime.roles import Role, callback_addresses, running
 from runtime.temporal import connect
 from store.inbox import InboxStore
 from tests.conftest import Bench, Simulators, eventually
-from tests.faults.proxy import Faults, Proxy
 
 
 async def late(bench: Bench, task_id: str) -> list[dict[str, Any]]:

@@ -14,12 +14,12 @@ from domain.states import TaskState
 from tests.conftest import Bench, Simulators
 from tests.workers import ROOT, WorkerProcess, environment
 
-MADE_UP = {"SAS_PIPELINES": "tests.made_up"}
+MADE_UP = {"SAS_DEFINITIONS": "tests.made_up"}
 
 
 async def submit(bench: Bench, task_id: str) -> str:
     """Submit a gift from the command line, as its users do; what it printed."""
-    message = {"task_id": task_id, "pipeline": "gift", "record": {"sku": "TEA-01", "to": "ada@example.com"}}
+    message = {"task_id": task_id, "definition": "gift", "record": {"sku": "TEA-01", "to": "ada@example.com"}}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "starter.py", "submit", "-", "-o", "json"),
         cwd=ROOT,
@@ -54,7 +54,7 @@ async def test_new_task_type_needs_one_definition_and_nothing_else(
 async def test_policy_of_the_definition_decides_what_follows_a_spent_threshold(
     bench: Bench, simulators: Simulators, task_id: str
 ) -> None:
-    """One retry, one extended wait, then Error with an alert: the Supervisor has never seen this pipeline's code."""
+    """One retry, one extended wait, then Error with an alert: the Supervisor has never seen this definition's code."""
     simulators.fault("stock", "error", status=503, match={"task_id": task_id})
     with WorkerProcess(bench.settings, more=MADE_UP):
         await submit(bench, task_id)

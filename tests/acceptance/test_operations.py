@@ -11,9 +11,9 @@ from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import WorkflowFailureError
 
 from domain.states import StepState, TaskState
-from runtime.duties import SupervisionWatch
-from runtime.parts import sweep_terms
+from runtime.background import SupervisionWatch
 from runtime.roles import Role, callback_addresses
+from runtime.wiring import sweep_terms
 from store.database import Database
 from store.supervision import Supervision
 from supervisor.schedule import SCHEDULE_ID

@@ -13,9 +13,9 @@ import psycopg
 import pytest
 from temporalio.service import RPCError
 
+from devstack.servers.postgres import EmbeddedPostgres
 from domain.messages import UndoRequest
 from domain.states import StepState, TaskState
-from runtime.embedded.postgres import EmbeddedPostgres
 from runtime.roles import Role
 from tests.conftest import FULL, Bench, Databases, Simulators, eventually
 from tests.workers import WorkerProcess

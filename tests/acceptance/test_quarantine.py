@@ -17,7 +17,7 @@ from tests.conftest import ORDER, Bench, Simulators, eventually
 from tests.courier.parcel import QUARANTINE
 from tests.workers import ROOT, WorkerProcess, environment
 
-COURIER = {"SAS_PIPELINES": "tests.courier", "SAS_AGENTS": "tests.courier"}
+COURIER = {"SAS_DEFINITIONS": "tests.courier", "SAS_AGENTS": "tests.courier"}
 
 
 @pytest.mark.demand("F6", "F7")
@@ -31,7 +31,7 @@ async def test_effect_that_appears_after_its_undo_is_undone_again_where_nothing_
     simulators.fault("shipping", "amnesia")
     simulators.fault("shipping", "latency", latency_ms=3_600, match={"task_id": task_id, "undo": False}, times=1)
     more = {**COURIER, "SAS_SERVICES__COURIER": f"{simulators.url}/shipping"}
-    message = {"task_id": task_id, "pipeline": "parcel", "record": {"to": ORDER["address"]}}
+    message = {"task_id": task_id, "definition": "parcel", "record": {"to": ORDER["address"]}}
     submitted = await asyncio.to_thread(
         run,
         [sys.executable, "starter.py", "submit", "-"],

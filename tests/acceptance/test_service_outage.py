@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from domain.states import TaskState
-from runtime.parts import caps
 from runtime.roles import Role
+from runtime.wiring import caps
 from store.submission import Accepted, Refused, Verdict
 from supervisor.schedule import SCHEDULE_ID
 from tests.conftest import MACHINE, ORDER, Bench, Simulators

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from devstack.processes.ports import free_port
 from domain.messages import UndoRequest
 from domain.states import TaskState
-from runtime.embedded.ports import free_port
 from runtime.settings import Settings
 from tests.acceptance.test_cli import Result, nowhere, starter
 from tests.conftest import Bench, Simulators, eventually

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowFailureError
 
+from devstack.servers.postgres import EmbeddedPostgres
 from domain.states import StepState, TaskState
-from runtime.embedded.postgres import EmbeddedPostgres
 from runtime.roles import Role
 from supervisor.schedule import SCHEDULE_ID
 from tests.conftest import FULL, Bench, Databases, Simulators, eventually

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from runtime.embedded.ports import free_port
+from devstack.processes.ports import free_port
 from runtime.settings import Settings
 from tests.conftest import Bench
 from tests.workers import ROOT, environment
@@ -92,7 +92,7 @@ async def test_closed_stream_swallows_what_it_is_given(settings: Settings, named
     assert code == 2
 
 
-@pytest.mark.parametrize("variable", ["SAS_AGENTS", "SAS_PIPELINES"])
+@pytest.mark.parametrize("variable", ["SAS_AGENTS", "SAS_DEFINITIONS"])
 @pytest.mark.parametrize(
     ("package", "reason"),
     [

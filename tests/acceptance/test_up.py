@@ -20,8 +20,8 @@ import httpx
 import psutil
 import pytest
 
-from runtime.embedded.postgres import EmbeddedPostgres
-from runtime.embedded.records import wait_until_gone
+from devstack.processes.records import wait_until_gone
+from devstack.servers.postgres import EmbeddedPostgres
 from tests.conftest import PATIENCE_S, eventually
 from tests.embedded_fixtures import listening
 
@@ -190,7 +190,7 @@ def users_shell(tmp_path: Path) -> dict[str, str]:
     return {
         "XDG_CONFIG_HOME": str(tmp_path / "config"),
         "PYTHONPATH": str(packages.parent),
-        "SAS_PIPELINES": packages.name,
+        "SAS_DEFINITIONS": packages.name,
         "SSL_CERT_FILE": "/no/such/bundle.pem",
         "HTTPS_PROXY": "http://127.0.0.1:1",
         "PGHOST": "db.invalid",
@@ -208,7 +208,7 @@ async def test_stack_and_its_commands_take_nothing_of_the_shell_that_leads_elsew
 ) -> None:
     of_the_cloud = {"TEMPORAL_ADDRESS": "127.0.0.1:1", "TEMPORAL_API_KEY": "key", "TEMPORAL_TLS": "true"}
     here = {**users_shell, "SAS_STATE_DIR": str(state_dir)}
-    gift = json.dumps({"task_id": "gift-1", "pipeline": "gift", "record": {"sku": "TEA-01", "to": "ada@example.com"}})
+    gift = json.dumps({"task_id": "gift-1", "definition": "gift", "record": {"sku": "TEA-01", "to": "ada@example.com"}})
     (file := state_dir.with_name("gift.json")).write_text(gift)
     async with up(state_dir, **users_shell, **of_the_cloud) as command:
         await command.prints()

@@ -1,1 +1,1 @@
-"""An Agent and a pipeline kept elsewhere, of a service without tombstones (SAS_AGENTS, SAS_PIPELINES)."""
+"""An Agent and a definition kept elsewhere, of a service without tombstones (SAS_AGENTS, SAS_DEFINITIONS)."""

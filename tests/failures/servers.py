@@ -19,13 +19,13 @@ from typing import Any, Protocol
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from devstack.processes.accounts import server_account
+from devstack.processes.records import wait_until_gone
+from devstack.servers.postgres import EmbeddedPostgres
+from devstack.servers.postgres_binaries import programs_for
+from devstack.servers.temporal import EmbeddedTemporal
 from domain.search_attributes import SEARCH_ATTRIBUTES
 from domain.states import TaskState
-from runtime.embedded.accounts import server_account
-from runtime.embedded.postgres import EmbeddedPostgres
-from runtime.embedded.postgres_binaries import programs_for
-from runtime.embedded.records import wait_until_gone
-from runtime.embedded.temporal import EmbeddedTemporal
 from store.submission import Accepted
 from tests.conftest import PATIENCE_S, Bench, make_templates
 

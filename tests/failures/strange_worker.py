@@ -1,6 +1,6 @@
 """A worker with a bad habit, named by HABIT: it hangs, stops or dies where a real one could.
 
-The habits are wrapped around the real parts here, as the kill points are in `tests/faults/points.py`.
+The habits are wrapped around the real parts here, as the kill points are in `chaos/points.py`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import psutil
 
 import runtime.roles
 from activities.agent import Agents
+from chaos import worker
 from runtime.settings import Settings
 from store.supervision import Supervision
 from tests.conftest import eventually
-from tests.faults import worker
 from tests.workers import ROOT, WorkerProcess, environment
 
 

@@ -13,8 +13,8 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
+from devstack.servers.postgres import EmbeddedPostgres
 from runtime import callback_guard, callbacks
-from runtime.embedded.postgres import EmbeddedPostgres
 from runtime.roles import Role, callback_addresses
 from runtime.settings import Settings
 from tests.acceptance.test_outages import away

@@ -17,16 +17,16 @@ import pytest
 from pydantic import SecretStr
 
 import store.database
+from chaos.proxy import Proxy
+from devstack.servers.postgres import EmbeddedPostgres
 from domain.faults import Unreachable
 from domain.states import StepState, TaskState
-from runtime.embedded.postgres import EmbeddedPostgres
 from runtime.settings import Settings
 from store.database import Database
 from store.migrate import migrate
 from store.schema import check_schema
 from tests.conftest import FULL, Bench, Databases, Simulators, eventually
 from tests.failures.servers import ended, submitted
-from tests.faults.proxy import Proxy
 from tests.workers import ROOT, environment
 
 COIN = "UPDATE purse SET coins = coins + 1 WHERE name = %(name)s"

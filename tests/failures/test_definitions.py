@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from definitions import registry
 from domain.definition import Definition, Registry
 from domain.messages import UndoRequest
 from domain.states import StepState, TaskState, UndoState
-from pipelines import registry
 from runtime.roles import Role
 from tests.conftest import Bench, Simulators
 from tests.failures.made_up.brittle import BRITTLE
@@ -20,7 +20,7 @@ from tests.failures.made_up.brittle import BRITTLE
 @pytest.fixture(autouse=True)
 def made_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The definitions that are made to hurt are registered here."""
-    monkeypatch.setenv("SAS_PIPELINES", "tests.failures.made_up")
+    monkeypatch.setenv("SAS_DEFINITIONS", "tests.failures.made_up")
     registry.cache_clear()
     yield
     monkeypatch.undo()

@@ -15,9 +15,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from devstack.processes.keeper import Keeper, Restart
+from devstack.servers.postgres import EmbeddedPostgres
 from domain.faults import Unreachable
-from runtime.embedded.keeper import Keeper, Restart
-from runtime.embedded.postgres import EmbeddedPostgres
 from store.submission import Accepted
 from tests.conftest import Databases
 from tests.failures.servers import own_postgres

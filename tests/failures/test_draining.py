@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from chaos.proxy import Faults, Proxy
+from devstack.servers.postgres import EmbeddedPostgres
+from devstack.servers.temporal import EmbeddedTemporal
 from domain.states import TaskState
-from runtime.embedded.postgres import EmbeddedPostgres
-from runtime.embedded.temporal import EmbeddedTemporal
 from runtime.settings import Settings
 from tests.acceptance.test_outages import away
 from tests.clocks import clock_off_by
 from tests.conftest import FULL, Bench, Databases, Simulators, eventually
-from tests.faults.proxy import Faults, Proxy
 from tests.workers import WorkerProcess
 
 ALL = "scheduler,agents,supervisor,callbacks"

@@ -13,12 +13,12 @@ import pytest
 from pydantic import SecretStr
 from temporalio.client import Client
 
+from definitions import registry
+from devstack.servers.postgres import EmbeddedPostgres
 from domain.faults import Unreachable
 from domain.states import StepState, TaskState
-from pipelines import registry
-from runtime.embedded.postgres import EmbeddedPostgres
-from runtime.parts import open_stores, sweep_terms
 from runtime.settings import Settings
+from runtime.wiring import open_stores, sweep_terms
 from store.database import Database
 from store.reads import open_reads
 from store.schema import check_schema

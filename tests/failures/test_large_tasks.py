@@ -13,10 +13,10 @@ import pytest
 
 from activities.agents import all_agents, catalogue
 from activities.http import MOST_BYTES
+from definitions import registry
 from domain.definition import MOST_STEPS
 from domain.messages import UndoRequest
 from domain.states import TaskState
-from pipelines import registry
 from runtime.roles import Role
 from tests.conftest import Bench
 from tests.workers import WorkerProcess
@@ -63,7 +63,7 @@ def archive() -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def kept_elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The Agent and the definition are registered here."""
-    monkeypatch.setenv("SAS_PIPELINES", "tests.failures.large")
+    monkeypatch.setenv("SAS_DEFINITIONS", "tests.failures.large")
     monkeypatch.setenv("SAS_AGENTS", "tests.failures.large")
     known = (registry, all_agents, catalogue)
     for found in known:

@@ -14,12 +14,12 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from audit.load import open_loader
-from audit.picture import Terms
 from audit.run import audit
+from audit.sources import open_loader
+from audit.task_record import Terms
+from devstack.servers.postgres import EmbeddedPostgres
 from domain.messages import Report, UndoRequest
 from domain.states import StepState, TaskState
-from runtime.embedded.postgres import EmbeddedPostgres
 from store.state_store import Hold
 from supervisor.decide import decide
 from tests.conftest import FULL, Bench, Databases, Simulators

@@ -14,11 +14,11 @@ from temporalio.worker import Worker
 from activities.agent import Agents
 from activities.agents import all_agents
 from activities.http import new_client
-from activities.pulse import Pulse
 from activities.queued import agent_activity
+from activities.stalls import StallDetector
+from devstack.processes.ports import free_port
 from domain.messages import UndoRequest
 from domain.states import EventKind, TaskState
-from runtime.embedded.ports import free_port
 from runtime.roles import Role
 from store.reads import TaskPage
 from tests.conftest import FULL, Bench, Simulators, eventually
@@ -42,7 +42,7 @@ async def served_by(who: str, bench: Bench) -> AsyncIterator[None]:
     async with new_client() as http:
         known = [a for a in all_agents() if a.service != "payments" or who != "a worker without the action"]
         services = {"shipping"} if who == "a worker without the service" else {"payments", "shipping"}
-        act = agent_activity(Agents(known, {}, http), services, Pulse())
+        act = agent_activity(Agents(known, {}, http), services, StallDetector())
         activities = [refund_of_old] if who == "an older release" else [act]
         grace = timedelta(seconds=1)
         async with Worker(bench.client, task_queue="payments", activities=activities, graceful_shutdown_timeout=grace):

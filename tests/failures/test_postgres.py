@@ -11,10 +11,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from devstack.servers.postgres import EmbeddedPostgres
+from devstack.stack.environment import SERVICES
 from domain.messages import UndoRequest
 from domain.states import StepState, TaskState
-from runtime.embedded.postgres import EmbeddedPostgres
-from runtime.embedded.stack_environment import SERVICES
 from runtime.roles import Role
 from tests.conftest import FULL, Bench, Databases, Simulators
 from tests.failures.servers import copied, ended, kill, own_postgres, submitted

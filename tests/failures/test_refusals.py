@@ -17,10 +17,10 @@ import pytest
 from pydantic import SecretStr
 from temporalio.client import Client
 
+from devstack.stack.environment import SERVICES
 from domain.faults import Unreachable, UsageError
 from runtime import roles
 from runtime.deployment import deployment_of
-from runtime.embedded.stack_environment import SERVICES
 from runtime.roles import Role, running
 from runtime.settings import Settings
 from tests.conftest import Bench, Databases, eventually

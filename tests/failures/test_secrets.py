@@ -71,7 +71,7 @@ async def test_command_that_can_reach_nothing_shows_no_secret(
 
 async def test_uncaught_error_is_shown_without_secrets(settings: Settings, client: Client) -> None:
     code = """
-from runtime.logs import set_up_logging
+from runtime.logging import set_up_logging
 from runtime.settings import read_settings
 settings = read_settings()
 set_up_logging("DEBUG")

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 import structlog
 
+from devstack.servers.postgres import EmbeddedPostgres
 from domain.faults import Unreachable
 from domain.states import TaskState
-from runtime.embedded.postgres import EmbeddedPostgres
 from runtime.roles import Role
 from tests.conftest import FULL, Bench, Databases, Simulators, eventually
 from tests.failures.servers import ended, submitted

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
+from chaos.proxy import Proxy
 from domain.states import StepState, TaskState
 from runtime.roles import Role, running
 from runtime.temporal import connect
 from tests.conftest import FULL, Bench, Databases, Simulators
 from tests.failures.test_temporal_ui import violations
-from tests.faults.proxy import Proxy
 
 STALL_S = 7.0
 

@@ -10,10 +10,10 @@ import pytest
 from temporalio.client import WorkflowFailureError
 
 import store.database
+from definitions.order import ORDER, Order
+from devstack.servers.postgres import EmbeddedPostgres
 from domain.definition import Definition, Registry
 from domain.states import StepState, TaskState
-from pipelines.order import ORDER, Order
-from runtime.embedded.postgres import EmbeddedPostgres
 from store.submission import Accepted, Conflict, InvalidSubmission, Submission, SubmissionDesk
 from tests.acceptance.test_outages import away
 from tests.conftest import FULL, Bench, Databases, Simulators
@@ -83,7 +83,7 @@ def desk_of(bench: Bench, *definitions: Definition) -> SubmissionDesk:
 async def test_submission_that_is_delivered_again_after_a_release_is_the_same_one(
     bench: Bench, order: dict[str, Any], task_id: str
 ) -> None:
-    message = Submission(task_id=task_id, pipeline="order", record=order)
+    message = Submission(task_id=task_id, definition="order", record=order)
     assert await desk_of(bench, ORDER).submit(message) == Accepted(task_id, "order", new=True)
     released = desk_of(bench, ORDER, replace(ORDER, version=2, record=Wrapped))
     assert await released.submit(message) == Accepted(task_id, "order", new=False)
@@ -94,9 +94,9 @@ async def test_submission_that_is_delivered_again_after_a_release_is_the_same_on
 async def test_submission_that_says_something_else_after_a_release_is_a_conflict(
     bench: Bench, order: dict[str, Any], task_id: str
 ) -> None:
-    await desk_of(bench, ORDER).submit(Submission(task_id=task_id, pipeline="order", record=order))
+    await desk_of(bench, ORDER).submit(Submission(task_id=task_id, definition="order", record=order))
     released = desk_of(bench, ORDER, replace(ORDER, version=2, record=Wrapped))
-    other = Submission(task_id=task_id, pipeline="order", record={**order, "currency": "CHF"})
+    other = Submission(task_id=task_id, definition="order", record={**order, "currency": "CHF"})
     assert isinstance(await released.submit(other), Conflict)
     assert [a.kind for a in (await bench.page(task_id)).alerts] == ["dead_letter"]
 
@@ -111,7 +111,7 @@ class Stricter(ORDER.record):  # type: ignore[name-defined]
 async def test_message_that_a_new_release_can_not_read_is_taken_as_a_redelivery_only(
     bench: Bench, order: dict[str, Any], task_id: str
 ) -> None:
-    message = Submission(task_id=task_id, pipeline="order", record=order)
+    message = Submission(task_id=task_id, definition="order", record=order)
     assert await desk_of(bench, ORDER).submit(message) == Accepted(task_id, "order", new=True)
     released = desk_of(bench, ORDER, replace(ORDER, version=2, record=Stricter))
     assert await released.submit(message) == Accepted(task_id, "order", new=False)

@@ -12,9 +12,9 @@ from typing import BinaryIO
 
 import pytest
 
+from devstack.processes.ports import LOOPBACK, free_port
+from devstack.servers.temporal import EmbeddedTemporal
 from domain.faults import Unreachable, UsageError
-from runtime.embedded.ports import LOOPBACK, free_port
-from runtime.embedded.temporal import EmbeddedTemporal
 from runtime.temporal import connect
 
 _SETTINGS, _HEADERS, _ACK, _END_STREAM_AND_HEADERS = 4, 1, 1, 5

@@ -11,14 +11,14 @@ import pytest
 from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError
 
+from chaos.ground import LOWERED_LIMITS, MOST_SIGNALS
+from definitions import registry
+from devstack.servers.temporal import EmbeddedTemporal
 from domain.messages import UndoRequest
 from domain.search_attributes import SEARCH_ATTRIBUTES
 from domain.states import TaskState
-from pipelines import registry
-from runtime.embedded.temporal import EmbeddedTemporal
 from tests.conftest import Bench, Databases, Simulators
 from tests.failures.test_temporal_ui import in_the_middle, violations
-from tests.faults.ground import LOWERED_LIMITS, MOST_SIGNALS
 
 
 @pytest.fixture(scope="module")
@@ -40,18 +40,18 @@ def largest(order: dict[str, Any]) -> dict[str, Any]:
     return {**order, "lines": lines, "customer": customer, "card_token": "t" * 200}
 
 
-@pytest.mark.parametrize("pipeline", ["order", "provisioning"])
+@pytest.mark.parametrize("name", ["order", "provisioning"])
 async def test_history_of_an_attempt_is_bounded_by_its_steps(
-    bench: Bench, order: dict[str, Any], machine: dict[str, Any], task_id: str, pipeline: str
+    bench: Bench, order: dict[str, Any], machine: dict[str, Any], task_id: str, name: str
 ) -> None:
     """Six events an activity, one a local one, and workflow tasks between: ten a step at most, forward and undo."""
-    definition = registry().newest(pipeline)
+    definition = registry().newest(name)
     assert definition is not None
     async with bench.worker():
-        await bench.submit(largest(order) if pipeline == "order" else machine, task_id, pipeline)
+        await bench.submit(largest(order) if name == "order" else machine, task_id, name)
         assert await bench.settled(task_id) is TaskState.PROCESSED
         await bench.stores.store.request_undo(UndoRequest(task_id=task_id, requester="test", reason="test"))
-        if pipeline == "order":
+        if name == "order":
             await bench.reached(task_id, TaskState.COMPENSATED)
     for attempt in await bench.attempts(task_id):
         run = await bench.client.get_workflow_handle(attempt).describe()

@@ -16,15 +16,16 @@ from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
 
-from audit.load import open_loader
-from audit.picture import Terms
 from audit.run import audit
+from audit.sources import open_loader
+from audit.task_record import Terms
+from chaos.proxy import Faults, Proxy
 from cli.audit import read_runs
+from devstack.servers.temporal import EmbeddedTemporal
+from devstack.stack.environment import SERVICES
 from domain.messages import UndoRequest
 from domain.search_attributes import SEARCH_ATTRIBUTES
 from domain.states import StepState, TaskState
-from runtime.embedded.stack_environment import SERVICES
-from runtime.embedded.temporal import EmbeddedTemporal
 from runtime.roles import Role
 from runtime.temporal import connect, queue_of
 from store.reads import TaskPage
@@ -33,7 +34,6 @@ from supervisor.decide import decide
 from supervisor.runs import end_runs
 from tests.acceptance.test_compensation import temporal
 from tests.conftest import FULL, Bench, Databases, Simulators, eventually
-from tests.faults.proxy import Faults, Proxy
 
 POINTS = {
     "stock": ("stock", False, 3),

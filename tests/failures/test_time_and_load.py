@@ -18,11 +18,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from definitions import registry
+from devstack.servers.postgres import EmbeddedPostgres
 from domain.states import StepState, TaskState
-from pipelines import registry
-from runtime.embedded.postgres import EmbeddedPostgres
+from store.admission import Caps, Intake
 from store.database import Database
-from store.intake import Caps, Intake
 from store.state_store import Claim
 from store.submission import Accepted, Refused, SubmissionDesk
 from store.supervision import Supervision
@@ -183,7 +183,7 @@ async def test_backlog_is_never_above_its_caps_with_20_submitters_at_once(bare: 
 
     async def submit(submitter: int) -> None:
         for n in range(10):
-            message = {"task_id": f"t-{submitter}-{n}", "pipeline": "order", "record": ORDER}
+            message = {"task_id": f"t-{submitter}-{n}", "definition": "order", "record": ORDER}
             while isinstance(verdict := await desk.submit(desk.parse(json.dumps(message))), Refused):
                 refused.append(verdict)
                 await asyncio.sleep(0.02)  # it would rather come again after `retry_after`

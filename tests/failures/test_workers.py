@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowExecutionStatus
 
+from definitions import registry
 from domain.messages import UndoRequest
 from domain.states import TaskState
-from pipelines import registry
 from runtime.roles import Role
 from tests.conftest import FULL, Bench, Simulators, eventually
 from tests.failures.servers import ended, submitted
 from tests.failures.strange_worker import StrangeWorker
 from tests.workers import WorkerProcess
 
-MADE_UP = {"SAS_PIPELINES": "tests.failures.made_up"}
+MADE_UP = {"SAS_DEFINITIONS": "tests.failures.made_up"}
 
 
 @pytest.fixture(autouse=True)

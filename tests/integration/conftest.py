@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from runtime.embedded.postgres import EmbeddedPostgres
+from devstack.servers.postgres import EmbeddedPostgres
 from store.reads import Reads, open_reads
 from tests.integration.resubmitting import People
 from tests.integration.store_bench import StoreBench, own_store_bench

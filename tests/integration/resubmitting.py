@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from cli.resubmit import Plan, Resubmission, carry_out, prepare
-from pipelines import registry
-from runtime.parts import Stores
+from definitions import registry
+from runtime.wiring import Stores
 from store.orders import Orders
 from store.reads import Reads
 from tests.integration.store_bench import StoreBench
@@ -39,7 +39,7 @@ class People:
 
     def _stores(self, orders: Orders | None = None) -> Stores:
         store = self._store
-        return Stores(store.store, orders or store.orders, store.intake, store.services, registry())
+        return Stores(store.store, orders or store.orders, store.admission, store.breakers, registry())
 
 
 def line1(store: StoreBench) -> str:

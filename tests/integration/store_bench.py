@@ -11,15 +11,15 @@ from typing import Any
 
 from psycopg.rows import dict_row
 
+from definitions import registry
+from devstack.servers.postgres import EmbeddedPostgres
 from domain.definition import Definition
 from domain.messages import Begin, UndoCall
-from pipelines import registry
-from runtime.embedded.postgres import EmbeddedPostgres
+from store.admission import Caps, Intake
+from store.breakers import BreakerTerms, Services
 from store.connection import connect
 from store.database import Database
-from store.intake import Caps, Intake
 from store.orders import Orders
-from store.services import BreakerTerms, Services
 from store.snapshot import Snapshot
 from store.state_store import Hold, StateStore
 from store.submission import SubmissionDesk, Verdict, digest_of
@@ -70,19 +70,19 @@ class StoreBench:
         self._owner.close()
         self._orders_owner.close()
 
-    async def submitted(self, task_id: str, pipeline: str = "order") -> str:
+    async def submitted(self, task_id: str, definition: str = "order") -> str:
         """A task that was submitted."""
-        await self.submit(task_id, pipeline)
+        await self.submit(task_id, definition)
         return task_id
 
-    async def submit(self, task_id: str, pipeline: str = "order", **record: Any) -> Verdict:
+    async def submit(self, task_id: str, definition: str = "order", **record: Any) -> Verdict:
         """Submit a task; `record` changes its business record."""
-        message = {"task_id": task_id, "pipeline": pipeline, "record": {**RECORDS[pipeline], **record}}
+        message = {"task_id": task_id, "definition": definition, "record": {**RECORDS[definition], **record}}
         return await self.desk.submit(self.desk.parse(json.dumps(message)))
 
-    async def claimed(self, task_id: str, pipeline: str = "order", run_id: str = RUN) -> Hold:
+    async def claimed(self, task_id: str, definition: str = "order", run_id: str = RUN) -> Hold:
         """A new task that was submitted and claimed."""
-        await self.submitted(task_id, pipeline)
+        await self.submitted(task_id, definition)
         return await self.claim(task_id, run_id)
 
     async def claim(self, task_id: str, run_id: str = RUN) -> Hold:
@@ -92,27 +92,27 @@ class StoreBench:
         assert claim.task.task_id == task_id
         return claim.hold(run_id)
 
-    async def begun(self, task_id: str, pipeline: str = "order", step: str | None = None) -> Hold:
+    async def begun(self, task_id: str, definition: str = "order", step: str | None = None) -> Hold:
         """A new task that was claimed, and whose steps are done up to `step` (default: the first), which is begun."""
-        hold = await self.claimed(task_id, pipeline)
-        await self.forward(hold, pipeline, step)
+        hold = await self.claimed(task_id, definition)
+        await self.forward(hold, definition, step)
         return hold
 
-    async def forward(self, hold: Hold, pipeline: str = "order", step: str | None = None) -> None:
+    async def forward(self, hold: Hold, definition: str = "order", step: str | None = None) -> None:
         """Do the steps that are open one by one up to `step` (default: the first open one), which is begun."""
-        for s in definition(pipeline).steps:
+        for s in shipped(definition).steps:
             task = await self.task(hold.task_id)
             if task.step(s.name).state != "Completed":
-                report = await self.store.advance(hold, begin=begin(s.name, pipeline))
+                report = await self.store.advance(hold, begin=begin(s.name, definition))
                 assert report.grant is not None, report
                 if s.name == step or step is None:
                     return
                 await self.store.advance(hold, done=s.name, result={"of": s.name}, calls=1)
 
-    async def processed(self, task_id: str, pipeline: str = "order") -> Hold:
+    async def processed(self, task_id: str, definition: str = "order") -> Hold:
         """A new task that was done without any fault."""
-        hold = await self.claimed(task_id, pipeline)
-        await self.forward(hold, pipeline, "nothing")
+        hold = await self.claimed(task_id, definition)
+        await self.forward(hold, definition, "nothing")
         return hold
 
     async def task(self, task_id: str) -> Snapshot:
@@ -191,16 +191,16 @@ async def own_store_bench(server: EmbeddedPostgres) -> AsyncIterator[StoreBench]
             yield bench
 
 
-def definition(pipeline: str) -> Definition:
+def shipped(definition: str) -> Definition:
     """A shipped definition."""
-    found = registry().newest(pipeline)
+    found = registry().newest(definition)
     assert found is not None
     return found
 
 
-def begin(step: str, pipeline: str = "order", **more: Any) -> Begin:
+def begin(step: str, definition: str = "order", **more: Any) -> Begin:
     """Terms of a step's beginning, as its definition has them."""
-    found = definition(pipeline).step(step)
+    found = shipped(definition).step(step)
     undo = UndoCall(action=found.undo.action, body={"undo": step}) if found.undo else None
     terms = {"within_s": 60.0, "calls": found.calls, "undo": undo, **more}
     return Begin(step=step, **terms)
@@ -213,5 +213,5 @@ def undo(step: str, **more: Any) -> Begin:
 
 def order_digest() -> str:
     """Digest of the order that these tests submit."""
-    record = definition("order").record.model_validate(ORDER).model_dump(mode="json")
+    record = shipped("order").record.model_validate(ORDER).model_dump(mode="json")
     return digest_of("order", record)

@@ -1,4 +1,4 @@
-"""Every step of every shipped pipeline, by its Agent and a real service: run twice, out of time, with its headers."""
+"""Every step of every shipped definition, by its Agent and a real service: run twice, out of time, with its headers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from activities.agent import Agents, AnswersLater
 from activities.agents import all_agents
 from activities.clock import uptime
 from activities.http import new_client
+from definitions import registry
 from domain.definition import Definition, Step
 from domain.ids import idempotency_keys
 from domain.messages import AgentRequest, Completed, Json, Outcome, StoodDown
-from pipelines import registry
 from tests.conftest import MACHINE, ORDER, Simulators, eventually
 
 RECORDS = {"order": ORDER, "provisioning": MACHINE}

@@ -12,10 +12,10 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from audit.load import open_loader
-from audit.picture import Terms
+from audit.evidence import Answer, Answers, Caps
 from audit.run import Findings, audit
-from audit.witnesses import Answer, Answers, Caps
+from audit.sources import open_loader
+from audit.task_record import Terms
 from cli.audit import read_runs
 from domain.states import TaskState
 from runtime.settings import Settings

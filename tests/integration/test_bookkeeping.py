@@ -16,9 +16,9 @@ from activities.agent import Agents
 from activities.agents import all_agents
 from activities.bookkeeping import Bookkeeping
 from activities.http import new_client
-from activities.pulse import Pulse
 from activities.queued import agent_activity
 from activities.reservations import Reservations
+from activities.stalls import StallDetector
 from domain.faults import KEY_FORGOTTEN
 from domain.ids import idempotency_keys
 from domain.messages import AgentRequest, Completed, End, Outcome, OutcomeBox, Overtaken, Refused, Report, Work
@@ -53,7 +53,7 @@ async def recorded(store: StoreBench, hold: Hold, outcome: Outcome) -> Report:
     """Write the boundary behind the outcome of a queued Agent, as this run."""
     async with new_client() as http:
         books = Bookkeeping(
-            store.store, InboxStore(store.database), store.services, Reservations(), Agents([], {}, http)
+            store.store, InboxStore(store.database), store.breakers, Reservations(), Agents([], {}, http)
         )
         work = Work(
             task_id=hold.task_id,
@@ -70,7 +70,7 @@ async def recorded(store: StoreBench, hold: Hold, outcome: Outcome) -> Report:
 async def by_an_agent(hold: Hold) -> Outcome:
     """What a queued Agent makes of a request of another run: it sends nothing."""
     async with new_client() as http:
-        act = agent_activity(Agents(list(all_agents()), {}, http), ["payments"], Pulse())
+        act = agent_activity(Agents(list(all_agents()), {}, http), ["payments"], StallDetector())
         payload = pydantic_data_converter.payload_converter.to_payload(request_of(hold))
         with pytest.raises(ApplicationError) as refused:
             await activity_of(hold).run(act, [RawValue(payload)])
@@ -83,7 +83,7 @@ async def test_refusal_of_a_run_that_is_not_the_holder_counts_as_an_answer_only_
     store: StoreBench, task_id: str, answered: bool
 ) -> None:
     hold = replace(await store.begun(task_id, step="charge"), run_id=RESET)
-    await store.services.failed("payments", "another", "503", report="another")
+    await store.breakers.failed("payments", "another", "503", report="another")
     outcome = Overtaken(cause="412") if answered else await by_an_agent(hold)
     report = await recorded(store, hold, outcome)
     (service,) = store.owner("SELECT failures FROM service WHERE name = 'payments'")
@@ -95,7 +95,7 @@ async def test_refusal_of_a_run_that_is_not_the_holder_counts_as_an_answer_only_
 @pytest.mark.demand("C8")
 async def test_refusal_that_the_agent_itself_makes_closes_no_breaker(store: StoreBench, task_id: str) -> None:
     hold = await store.begun(task_id, step="charge")
-    await store.services.failed("payments", "another", "503", report="another")
+    await store.breakers.failed("payments", "another", "503", report="another")
     forgotten = Refused(code=KEY_FORGOTTEN, message="it remembers keys for a day", unknown_before=True)
     report = await recorded(store, hold, forgotten)
     assert report.end is End.PERMANENT_FAULT
@@ -124,7 +124,7 @@ async def test_activity_that_is_run_again_while_it_lives_joins_its_call(
     """A workflow task that fails in mid-stretch has all its local activities run again; a third time they are over."""
     hold = await store.claimed(task_id)
     slow = Slow()
-    books = Bookkeeping(store.store, InboxStore(store.database), store.services, Reservations(), slow)
+    books = Bookkeeping(store.store, InboxStore(store.database), store.breakers, Reservations(), slow)
     terms = {"task_id": task_id, "epoch": hold.epoch, "nonce": hold.nonce, "step": "stock", "undo": False}
     then = begin("charge").model_copy(update={"queued": True})
     request = request_of(hold).model_copy(update={"step": "stock", "action": "stock.reserve"})

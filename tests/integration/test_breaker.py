@@ -10,9 +10,9 @@ import pytest
 
 from domain.messages import End, UndoRequest
 from domain.states import TaskState
-from store.intake import NewTask
+from store.admission import NewTask
 from store.reads import Reads
-from tests.integration.store_bench import BREAKER, LOADED, StoreBench, begin, definition
+from tests.integration.store_bench import BREAKER, LOADED, StoreBench, begin, shipped
 
 SLOTS = 1_000
 
@@ -20,7 +20,7 @@ SLOTS = 1_000
 @pytest.fixture
 def store(store: StoreBench) -> StoreBench:
     """The state store, empty, which has not looked at what is due yet."""
-    store.services._looked_at = float("-inf")
+    store.breakers._looked_at = float("-inf")
     return store
 
 
@@ -41,7 +41,7 @@ def moves(store: StoreBench, name: str) -> list[tuple[object, ...]]:
 
 async def failed(store: StoreBench, name: str, task_id: str = "t", cause: str = "503") -> bool:
     """One more attempt fails; whether the breaker opened by that."""
-    return await store.services.failed(name, task_id, cause, report=uuid4().hex)
+    return await store.breakers.failed(name, task_id, cause, report=uuid4().hex)
 
 
 async def open_breaker(store: StoreBench, name: str) -> None:
@@ -51,8 +51,8 @@ async def open_breaker(store: StoreBench, name: str) -> None:
 
 async def leased(store: StoreBench, name: str) -> str | None:
     """The task that may probe a service, after one look at what is due."""
-    store.services._looked_at = float("-inf")
-    await store.services.lease(LOADED)
+    store.breakers._looked_at = float("-inf")
+    await store.breakers.lease(LOADED)
     task = breaker(store, name)["probe_task"]
     return None if task is None else str(task)
 
@@ -65,7 +65,7 @@ async def claimable(store: StoreBench) -> list[str]:
 @pytest.mark.demand("C8")
 async def test_breaker_opens_after_so_many_failures_in_a_row_with_one_alert(store: StoreBench) -> None:
     opened = [await failed(store, "stock") for _ in range(BREAKER.failures - 1)]
-    await store.services.answered("stock", "t")
+    await store.breakers.answered("stock", "t")
     opened += [await failed(store, "stock") for _ in range(BREAKER.failures + 2)]
     assert opened == [False] * 4 + [True] + [False] * 2
     assert breaker(store, "stock")["state"] == "open"
@@ -78,10 +78,10 @@ async def test_breaker_opens_after_so_many_failures_in_a_row_with_one_alert(stor
 @pytest.mark.demand("C8")
 async def test_failure_that_is_reported_again_is_counted_once_also_behind_others(store: StoreBench) -> None:
     for report in ("a", "b", "a"):
-        assert not await store.services.failed("stock", "t", "503", report=report)
+        assert not await store.breakers.failed("stock", "t", "503", report=report)
     assert breaker(store, "stock")["failures"] == 2
-    await store.services.answered("stock", "t")
-    await store.services.failed("stock", "t", "503", report="b")
+    await store.breakers.answered("stock", "t")
+    await store.breakers.failed("stock", "t", "503", report="b")
     assert breaker(store, "stock")["failures"] == 0
 
 
@@ -117,7 +117,7 @@ async def test_undo_that_needs_an_open_service_waits_too(store: StoreBench) -> N
     await open_breaker(store, "payments")
     await store.store.request_undo(UndoRequest(task_id="t", requester="ada", reason="why not"))
     assert await claimable(store) == []
-    await store.services.force("payments", "closed", requester="ada", reason="it is well")
+    await store.breakers.force("payments", "closed", requester="ada", reason="it is well")
     store.owner("UPDATE task SET not_before = clock_timestamp()")
     assert await claimable(store) == ["t"]
 
@@ -169,7 +169,7 @@ async def test_service_is_not_probed_by_a_task_that_another_one_keeps_back(store
     await store.submitted("needs-both")
     await store.submitted("needs-stock", "provisioning")
     store.owner("UPDATE step SET service = 'stock' WHERE task_id = 'needs-stock'")
-    await store.services.force("payments", "open", requester="ada", reason="they move house")
+    await store.breakers.force("payments", "open", requester="ada", reason="they move house")
     await open_breaker(store, "stock")
     assert await leased(store, "stock") == "needs-stock"
     assert await claimable(store) == ["needs-stock"]
@@ -177,7 +177,7 @@ async def test_service_is_not_probed_by_a_task_that_another_one_keeps_back(store
 
 @pytest.mark.demand("C8", "A6")
 async def test_service_is_not_probed_by_a_submission_that_is_not_confirmed(store: StoreBench) -> None:
-    await store.intake.admit(NewTask("t-1", definition("order"), "digest", "test", None))
+    await store.admission.admit(NewTask("t-1", shipped("order"), "digest", "test", None))
     await store.submitted("t-2")
     await open_breaker(store, "stock")
     assert await leased(store, "stock") == "t-2"
@@ -188,7 +188,7 @@ async def test_probe_that_fails_keeps_it_open_and_the_word_of_others_does_not_co
     await store.submitted("a")
     await open_breaker(store, "stock")
     assert await leased(store, "stock") == "a"
-    await store.services.answered("stock", "somebody else's late answer")
+    await store.breakers.answered("stock", "somebody else's late answer")
     assert breaker(store, "stock")["state"] == "open"
     await failed(store, "stock", "a", "504")
     row = breaker(store, "stock")
@@ -204,7 +204,7 @@ async def test_after_the_probe_those_that_waited_go_at_a_pace_that_ramps_up(stor
     await open_breaker(store, "stock")
     probe = await leased(store, "stock")
     assert probe == names[0]
-    await store.services.answered("stock", names[0])
+    await store.breakers.answered("stock", names[0])
     assert breaker(store, "stock")["state"] == "closed"
     rows = store.owner(
         "SELECT t.task_id, (e.detail ->> 'delay_s')::float8 AS delay_s"
@@ -228,7 +228,7 @@ async def test_task_that_comes_once_a_breaker_has_closed_is_claimed_beside_those
     await store.submitted("waited")
     await open_breaker(store, "stock")
     assert await leased(store, "stock") == "probe"
-    await store.services.answered("stock", "probe")
+    await store.breakers.answered("stock", "probe")
     await store.submitted("new")
     assert set(await claimable(store)) == {"probe", "new"}
 
@@ -243,15 +243,15 @@ async def test_breaker_closes_although_one_of_those_that_waited_can_not_be_let_g
         await open_breaker(store, "stock")
         assert await leased(store, "stock") == "first"
     else:
-        await store.services.force("stock", "open", requester="ada", reason="maintenance")
+        await store.breakers.force("stock", "open", requester="ada", reason="maintenance")
     store.owner(
         "INSERT INTO event (task_id, number, kind, state_to, epoch, actor, detail)"
         " SELECT task_id, last_event + 1, 'noted', state, epoch, 'x', '{}' FROM task WHERE task_id = 'odd'"
     )
     if by == "its probe":
-        await store.services.answered("stock", "first")
+        await store.breakers.answered("stock", "first")
     else:
-        await store.services.force("stock", None, requester="ada", reason="done")
+        await store.breakers.force("stock", None, requester="ada", reason="done")
     assert breaker(store, "stock")["state"] == "closed"
     assert "good" in [c.task.task_id for c in await store.store.claim("worker", LOADED, 1, ["good"])]
     (alert,) = store.owner("SELECT message FROM alert WHERE kind = 'not_paced'")
@@ -261,10 +261,10 @@ async def test_breaker_closes_although_one_of_those_that_waited_can_not_be_let_g
 @pytest.mark.demand("C8", "G4")
 async def test_person_has_the_last_word_on_a_breaker(store: StoreBench) -> None:
     await store.submitted("t")
-    await store.services.force("stock", "open", requester="ada", reason="maintenance")
+    await store.breakers.force("stock", "open", requester="ada", reason="maintenance")
     assert await leased(store, "stock") is None, "what a person closed is not probed"
     assert await claimable(store) == []
-    await store.services.force("stock", None, requester="ada", reason="done")
+    await store.breakers.force("stock", None, requester="ada", reason="done")
     row = breaker(store, "stock")
     assert (row["forced"], row["state"], row["forced_by"], row["forced_reason"]) == (None, "closed", "ada", "done")
     words = [a["message"] for a in store.owner("SELECT message FROM alert WHERE kind = 'breaker_forced' ORDER BY id")]
@@ -282,12 +282,12 @@ async def test_whatever_moves_a_breaker_is_on_record_with_who_why_before_and_aft
     await failed(store, "stock", "b", "no probe's word")
     await failed(store, "stock", "a", "504")
     assert await leased(store, "stock") == "a"
-    await store.services.answered("stock", "b")
-    await store.services.answered("stock", "a")
-    await store.services.answered("stock", "b")
-    await store.services.force("stock", "open", requester="ada", reason="maintenance")
+    await store.breakers.answered("stock", "b")
+    await store.breakers.answered("stock", "a")
+    await store.breakers.answered("stock", "b")
+    await store.breakers.force("stock", "open", requester="ada", reason="maintenance")
     await open_breaker(store, "stock")
-    await store.services.force("stock", None, requester="ada", reason="done")
+    await store.breakers.force("stock", None, requester="ada", reason="done")
     assert moves(store, "stock") == [
         ("opened", "closed", "open", "t", "503"),
         ("probe", "open", "open", "a", None),
@@ -303,7 +303,7 @@ async def test_whatever_moves_a_breaker_is_on_record_with_who_why_before_and_aft
 @pytest.mark.demand("C8")
 async def test_forced_closed_breaker_holds_nothing_back_however_many_attempts_fail(store: StoreBench) -> None:
     await store.submitted("t")
-    await store.services.force("stock", "closed", requester="ada", reason="it lies")
+    await store.breakers.force("stock", "closed", requester="ada", reason="it lies")
     await open_breaker(store, "stock")
     assert await claimable(store) == ["t"]
 
@@ -337,7 +337,7 @@ async def test_probe_that_takes_longer_than_its_lease_is_still_the_only_one_whil
     store.owner("UPDATE service SET probe_until = clock_timestamp()")
     assert await leased(store, "stock") == "a"
     assert await claimable(store) == []
-    await store.services.answered("stock", "a")
+    await store.breakers.answered("stock", "a")
     assert breaker(store, "stock")["state"] == "closed"
 
 
@@ -345,7 +345,7 @@ async def test_probe_that_takes_longer_than_its_lease_is_still_the_only_one_whil
 async def test_every_service_that_a_definition_needs_is_listed_with_its_breaker(
     store: StoreBench, reads: Reads
 ) -> None:
-    await store.services.force("mail", "closed", requester="cli:anna", reason="it is well")
+    await store.breakers.force("mail", "closed", requester="cli:anna", reason="it is well")
     rows, now = await reads.services()
     assert [r.name for r in rows] == ["cloud", "mail", "payments", "shipping", "stock"]
     assert [r.name for r in rows if r.forced] == ["mail"]

@@ -15,15 +15,15 @@ import psycopg
 import pytest
 from temporalio.client import Client
 
+from devstack.processes.keeper import Keeper, Restart, pause_after
+from devstack.processes.log_files import tail
+from devstack.processes.managed import ManagedProcess
+from devstack.processes.ports import free_port, was_taken
+from devstack.processes.records import EmbeddedServerError, ProcessRecord, load_running, wait_until_gone
+from devstack.servers.postgres import EmbeddedPostgres
+from devstack.servers.temporal import EmbeddedTemporal
+from devstack.servers.temporal_health import missing_search_attributes
 from domain.search_attributes import SEARCH_ATTRIBUTES
-from runtime.embedded.keeper import Keeper, Restart, pause_after
-from runtime.embedded.log_files import tail
-from runtime.embedded.ports import free_port, was_taken
-from runtime.embedded.postgres import EmbeddedPostgres
-from runtime.embedded.processes import ManagedProcess
-from runtime.embedded.records import EmbeddedServerError, ProcessRecord, load_running, wait_until_gone
-from runtime.embedded.temporal import EmbeddedTemporal
-from runtime.embedded.temporal_health import missing_search_attributes
 from store import migrate
 from tests.embedded_fixtures import listening
 
@@ -322,13 +322,13 @@ def test_process_left_by_an_earlier_parent_is_ended_before_the_next_start(tmp_pa
 def test_child_dies_with_its_parent(tmp_path: Path) -> None:
     child = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
-        "from runtime.embedded.parent import die_with_recorded_parent\n"
+        "from devstack.processes.parent import die_with_recorded_parent\n"
         "die_with_recorded_parent()\n" + WAIT_FOR_EVER
     )
     parent = (
         f"import os, signal, sys; sys.path.insert(0, {str(ROOT)!r})\n"
         "from pathlib import Path\n"
-        "from runtime.embedded.processes import ManagedProcess\n"
+        "from devstack.processes.managed import ManagedProcess\n"
         f"log = Path({str(tmp_path)!r}, 'log')\n"
         f"child = ManagedProcess('child', [sys.executable, '-c', {child!r}], dict(os.environ), log,\n"
         f"    log.with_name('pid'), ready=lambda: 'up' in log.read_text())\n"

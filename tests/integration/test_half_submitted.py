@@ -12,35 +12,35 @@ import pytest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
+from devstack.servers.temporal import EmbeddedTemporal
 from domain.faults import Unreachable
 from domain.messages import UndoRequest
 from domain.states import TaskState
 from runtime.dispatcher import Dispatcher
-from runtime.embedded.temporal import EmbeddedTemporal
 from runtime.plugin import new_plugin
+from store.admission import Admitted, Intake, NewTask, Unfinished
+from store.breakers import Services
 from store.database import Database
 from store.housekeeping import Housekeeper
-from store.intake import Admitted, Intake, NewTask, Unfinished
 from store.orders import Orders
-from store.services import Services
 from store.submission import Accepted, Conflict, SubmissionDesk, digest_of
 from tests.conftest import ORDER
 from tests.integration.store_bench import (
     LOADED,
     ROOMY,
     StoreBench,
-    definition,
     order_digest,
     registry,
+    shipped,
 )
 
 NO_TIME = timedelta(0)
-RECORD = definition("order").record.model_validate(ORDER).model_dump(mode="json")
+RECORD = shipped("order").record.model_validate(ORDER).model_dump(mode="json")
 
 
 def new_task(task_id: str) -> NewTask:
     """The state row of the order that these tests submit, before its business record."""
-    return NewTask(task_id, definition("order"), order_digest(), "cli", None)
+    return NewTask(task_id, shipped("order"), order_digest(), "cli", None)
 
 
 def dispatcher(
@@ -51,18 +51,18 @@ def dispatcher(
     **terms: Any,
 ) -> Dispatcher:
     """A dispatcher, and no worker."""
-    stores = (store.store, orders or store.orders, store.intake, services or store.services)
+    stores = (store.store, orders or store.orders, store.admission, services or store.breakers)
     return Dispatcher(client, *stores, registry(), worker="worker", slots=10, **terms)
 
 
 def housekeeper(store: StoreBench, grace: timedelta = NO_TIME) -> Housekeeper:
     """A housekeeper that looks at what is older than `grace`."""
-    return Housekeeper(store.intake, store.orders, grace)
+    return Housekeeper(store.admission, store.orders, grace)
 
 
 async def seen(store: StoreBench) -> Unfinished:
     """The one submission that is not finished, as a housekeeper sees it."""
-    (row,) = await store.intake.unconfirmed(NO_TIME, 10, None)
+    (row,) = await store.admission.unconfirmed(NO_TIME, 10, None)
     return row
 
 
@@ -80,7 +80,7 @@ def records(store: StoreBench) -> list[tuple[Any, Any]]:
 async def test_submission_that_died_between_its_writes_is_finished_by_the_next_delivery(
     store: StoreBench, task_id: str, with_record: bool
 ) -> None:
-    assert await store.intake.admit(new_task(task_id)) == Admitted(new=True)
+    assert await store.admission.admit(new_task(task_id)) == Admitted(new=True)
     if with_record:
         assert await store.orders.create(task_id, "order", RECORD, order_digest())
     assert store.kinds(task_id) == ["submitted"]
@@ -94,7 +94,7 @@ async def test_submission_that_died_between_its_writes_is_finished_by_the_next_d
 async def test_submission_that_is_not_confirmed_is_no_task_yet(
     store: StoreBench, task_id: str, with_record: bool
 ) -> None:
-    await store.intake.admit(new_task(task_id))
+    await store.admission.admit(new_task(task_id))
     if with_record:
         await store.orders.create(task_id, "order", RECORD, order_digest())
     before = store.contents(task_id)
@@ -108,7 +108,7 @@ async def test_submission_that_is_not_confirmed_is_no_task_yet(
 
 @pytest.mark.demand("A6")
 async def test_housekeeper_leaves_a_submission_alone_while_its_grace_lasts(store: StoreBench, task_id: str) -> None:
-    await store.intake.admit(new_task(task_id))
+    await store.admission.admit(new_task(task_id))
     before = store.contents(task_id)
     await housekeeper(store, timedelta(hours=1)).tidy()
     assert store.contents(task_id) == before
@@ -119,7 +119,7 @@ async def test_housekeeper_leaves_a_submission_alone_while_its_grace_lasts(store
 async def test_submission_that_died_before_its_record_is_removed_and_a_later_one_starts_over(
     store: StoreBench, task_id: str
 ) -> None:
-    await store.intake.admit(new_task(task_id))
+    await store.admission.admit(new_task(task_id))
     await housekeeper(store).tidy()
     assert store.contents(task_id)[:4] == [[], [], [], []]
     (alert,) = store.owner("SELECT kind, message FROM alert")
@@ -135,7 +135,7 @@ async def test_submission_that_died_before_its_record_is_removed_and_a_later_one
 async def test_submission_that_died_before_it_was_confirmed_is_confirmed_by_the_housekeeper(
     store: StoreBench, task_id: str
 ) -> None:
-    await store.intake.admit(new_task(task_id))
+    await store.admission.admit(new_task(task_id))
     await store.orders.create(task_id, "order", RECORD, order_digest())
     await housekeeper(store).tidy()
     (event,) = store.owner("SELECT actor FROM event WHERE kind = 'confirmed'")
@@ -163,7 +163,7 @@ async def test_submissions_that_are_not_finished_count_in_the_caps_until_they_ar
     store: StoreBench, task_id: str
 ) -> None:
     capped = Intake(store.database, ROOMY.__class__(in_flight=1, pending=1, pending_age=timedelta(hours=1)))
-    await store.intake.admit(new_task(task_id))
+    await store.admission.admit(new_task(task_id))
     assert not isinstance(await capped.admit(new_task(f"{task_id}-2")), Admitted)
     await housekeeper(store).tidy()
     assert await capped.admit(new_task(f"{task_id}-2")) == Admitted(new=True)
@@ -172,7 +172,7 @@ async def test_submissions_that_are_not_finished_count_in_the_caps_until_they_ar
 @pytest.mark.demand("A6", "A9")
 async def test_housekeeper_comes_to_every_row_however_many_there_are_and_some_stay(store: StoreBench) -> None:
     for n in range(205):
-        await store.intake.admit(new_task(f"t-{n:03}"))
+        await store.admission.admit(new_task(f"t-{n:03}"))
 
     class Stuck(Intake):
         """Rows that nobody can remove."""
@@ -192,7 +192,7 @@ async def test_row_that_can_be_neither_confirmed_nor_removed_is_an_alert_and_kee
     store: StoreBench,
 ) -> None:
     for task_id in ("t-1", "t-2"):
-        await store.intake.admit(new_task(task_id))
+        await store.admission.admit(new_task(task_id))
         await store.orders.create(task_id, "order", RECORD, order_digest())
     store.owner(
         "INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, detail)"
@@ -212,11 +212,11 @@ async def test_row_that_can_be_neither_confirmed_nor_removed_is_an_alert_and_kee
 async def test_submission_that_was_acknowledged_is_not_removed_by_a_housekeeper_that_saw_it_before(
     store: StoreBench, task_id: str
 ) -> None:
-    await store.intake.admit(new_task(task_id))
+    await store.admission.admit(new_task(task_id))
     row = await seen(store)
     assert await store.orders.abandon(task_id, "order", order_digest()), "and here the housekeeper pauses"
     assert isinstance(await store.submit(task_id), Accepted)
-    assert await store.intake.remove(row) is False
+    assert await store.admission.remove(row) is False
     assert records(store) == [(ORDER, None)]
     assert store.kinds(task_id) == ["submitted", "confirmed"]
 
@@ -226,7 +226,7 @@ class Slow:
 
     def __init__(self, store: StoreBench, task_id: str, write: str) -> None:
         self._store, self._task_id, self._write, self._done = store, task_id, write, False
-        self.intake, self.orders = store.intake, store.orders
+        self.intake, self.orders = store.admission, store.orders
 
     async def meanwhile(self, name: str) -> None:
         """Once, in front of this write."""
@@ -258,10 +258,10 @@ async def test_submitter_that_a_housekeeper_overtakes_before_any_write_still_get
     store: StoreBench, task_id: str, write: str, before: bool
 ) -> None:
     if before:
-        await store.intake.admit(new_task(task_id))
+        await store.admission.admit(new_task(task_id))
     slow: Any = Slow(store, task_id, write)
     late = SubmissionDesk(slow, slow, registry())
-    message = late.parse(json.dumps({"task_id": task_id, "pipeline": "order", "record": ORDER}))
+    message = late.parse(json.dumps({"task_id": task_id, "definition": "order", "record": ORDER}))
     assert isinstance(await late.submit(message), Accepted)
     assert records(store) == [(ORDER, None)]
     assert store.kinds(task_id) == ["submitted", "confirmed"]
@@ -274,7 +274,7 @@ async def test_housekeepers_and_submitters_of_one_id_at_once_leave_one_whole_tas
 ) -> None:
     for n in range(10):
         one = f"{task_id}-{n}"
-        await store.intake.admit(new_task(one))
+        await store.admission.admit(new_task(one))
         tidying = (housekeeper(store).tidy() for _ in range(3))
         submitting = (store.submit(one) for _ in range(3))
         done = await asyncio.gather(*tidying, *submitting)
@@ -284,18 +284,18 @@ async def test_housekeepers_and_submitters_of_one_id_at_once_leave_one_whole_tas
 
 @pytest.mark.demand("A6")
 async def test_only_the_very_row_that_was_seen_is_removed(store: StoreBench, task_id: str) -> None:
-    await store.intake.admit(new_task(task_id))
+    await store.admission.admit(new_task(task_id))
     row = await seen(store)
-    assert await store.intake.remove(row) is True
-    assert await store.intake.remove(row) is False
-    await store.intake.admit(new_task(task_id))
-    assert await store.intake.remove(row) is False, "another submission of the same id"
+    assert await store.admission.remove(row) is True
+    assert await store.admission.remove(row) is False
+    await store.admission.admit(new_task(task_id))
+    assert await store.admission.remove(row) is False, "another submission of the same id"
 
 
 @pytest.mark.demand("A3", "A6")
 async def test_row_of_another_submission_is_not_confirmed_by_this_ones_record(store: StoreBench, task_id: str) -> None:
-    await store.intake.admit(new_task(task_id))
-    assert await store.intake.confirm(task_id, "another digest", actor="submission") is False
+    await store.admission.admit(new_task(task_id))
+    assert await store.admission.confirm(task_id, "another digest", actor="submission") is False
     assert store.kinds(task_id) == ["submitted"]
 
 

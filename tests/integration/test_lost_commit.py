@@ -10,15 +10,15 @@ from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
+from chaos.proxy import Cut, Proxy
 from domain.messages import End, Report, UndoVerdict
 from domain.states import TaskState
+from store.breakers import Services
 from store.database import Database
 from store.orders import Amendment
-from store.services import Services
 from store.snapshot import Snapshot
 from store.state_store import Claim, StateStore
 from tests.conftest import ORDER
-from tests.faults.proxy import Cut, Proxy
 from tests.integration.situations import REFUSED, asked, in_error, recovered, undo_begun
 from tests.integration.store_bench import BREAKER, LOADED, StoreBench, begin, undo
 

@@ -68,7 +68,7 @@ async def test_outlook_of_a_task_that_waits_for_a_service_says_which_why_and_unt
     assert "next probe by 20" in await next_of(reads, task_id)
     store.owner("UPDATE service SET probe_task = %(id)s", id=task_id)
     assert "its undo is claimable now" in await next_of(reads, task_id), "it is the probe itself"
-    await store.services.force("shipping", "open", requester="cli:anna", reason="they move house")
+    await store.breakers.force("shipping", "open", requester="cli:anna", reason="they move house")
     assert "cli:anna has opened its breaker (they move house)" in await next_of(reads, task_id)
 
 

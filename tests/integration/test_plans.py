@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from psycopg import ClientCursor, Connection
 
-from runtime.embedded.postgres import EmbeddedPostgres
+from devstack.servers.postgres import EmbeddedPostgres
 from store.database import SESSION, query
 from tests.conftest import Databases
 

@@ -13,11 +13,11 @@ from psycopg import errors
 from pydantic import SecretStr
 
 from cli.checks import Check, all_checks
+from definitions import registry
+from devstack.servers.postgres import EmbeddedPostgres
 from domain.faults import Unreachable
 from domain.messages import UndoRequest
 from domain.states import TaskState
-from pipelines import registry
-from runtime.embedded.postgres import EmbeddedPostgres
 from runtime.settings import Settings
 from store.connection import connect, connect_async, is_out_of_reach, is_shared
 from store.database import Database
@@ -26,7 +26,7 @@ from store.reads import open_reads
 from store.schema import check_schema
 from tests.conftest import Databases, eventually
 from tests.failures.pooler import transaction_pooler
-from tests.integration.store_bench import StoreBench, definition, open_store_bench
+from tests.integration.store_bench import StoreBench, open_store_bench, shipped
 
 DEFAULTS = {
     "DateStyle": "'SQL, DMY'",
@@ -181,7 +181,7 @@ async def test_store_that_turns_read_only_is_out_of_reach_by_name(
 async def takes_no_writes(store: StoreBench) -> bool:
     """Whether the reload has reached the sessions of the pool."""
     try:
-        await store.intake.publish(definition("order"))
+        await store.admission.publish(shipped("order"))
     except Unreachable:
         return True
     return False

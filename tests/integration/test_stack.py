@@ -11,11 +11,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from devstack import stack as module
+from devstack.processes.ports import LOOPBACK, free_port
+from devstack.servers.postgres import EmbeddedPostgres
+from devstack.stack.stack import CALLBACK_PORT, SIMULATORS_PORT, EmbeddedStack
 from domain.faults import Conflict
-from runtime.embedded import stack as module
-from runtime.embedded.ports import LOOPBACK, free_port
-from runtime.embedded.postgres import EmbeddedPostgres
-from runtime.embedded.stack import CALLBACK_PORT, SIMULATORS_PORT, EmbeddedStack
 
 pytestmark = pytest.mark.timeout(180)
 _HEALTHY = b'{"status": "ok", "role": "callbacks"}'

@@ -14,7 +14,7 @@ from temporalio.service import RPCError
 
 from domain.messages import UndoRequest
 from runtime.dispatcher import Started
-from store.services import Services
+from store.breakers import Services
 from tests.conftest import eventually
 from tests.integration.store_bench import BREAKER, StoreBench
 from tests.integration.test_half_submitted import dispatcher
@@ -194,7 +194,7 @@ class Counting(Services):
 async def test_dispatcher_does_not_spin_while_what_is_due_is_held_back(
     store: StoreBench, client: Client, task_id: str
 ) -> None:
-    await store.services.force("stock", "open", requester="anna", reason="their maintenance")
+    await store.breakers.force("stock", "open", requester="anna", reason="their maintenance")
     await store.submitted(task_id)
     counting = Counting(store.database, BREAKER)
     async with dispatching(store, client, services=counting):
@@ -215,8 +215,8 @@ async def test_undo_that_may_probe_a_service_is_claimed_at_once(
     await store.begun(task_id)
     await store.store.request_undo(UndoRequest(task_id=task_id, requester="anna", reason="by mistake"))
     for n in range(BREAKER.failures):
-        await store.services.failed("stock", task_id, "503", report=str(n))
-    store.services._looked_at = float("-inf")
+        await store.breakers.failed("stock", task_id, "503", report=str(n))
+    store.breakers._looked_at = float("-inf")
     async with dispatching(store, client):
 
         async def probes() -> bool:

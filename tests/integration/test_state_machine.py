@@ -15,8 +15,8 @@ import pytest
 from psycopg import Connection
 from psycopg.types.json import Jsonb
 
+from devstack.servers.postgres import EmbeddedPostgres
 from domain.states import STEP_TRANSITIONS, TASK_TRANSITIONS, EventKind, StepState, TaskState, is_legal
-from runtime.embedded.postgres import EmbeddedPostgres
 from tests.moves import may_step
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "state-machine.md"

@@ -13,16 +13,16 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from domain.messages import UndoRequest
-from store.intake import Caps, Full, Intake, NewTask
+from store.admission import Caps, Full, Intake, NewTask
 from store.submission import MOST_BYTES, Accepted, Conflict, InvalidSubmission, Refused, SubmissionDesk, digest_of
 from supervisor.decide import decide
 from tests.conftest import MACHINE, ORDER
 from tests.integration.store_bench import (
     ROOMY,
     StoreBench,
-    definition,
     order_digest,
     registry,
+    shipped,
 )
 
 
@@ -32,10 +32,10 @@ def desk(store: StoreBench, **caps: Any) -> SubmissionDesk:
     return SubmissionDesk(Intake(store.database, Caps(**terms)), store.orders, registry())
 
 
-def message(task_id: str = "t-1", pipeline: str = "order", **record: Any) -> str:
+def message(task_id: str = "t-1", definition: str = "order", **record: Any) -> str:
     """A submission as it comes."""
-    base = {"order": ORDER, "provisioning": MACHINE}.get(pipeline, ORDER)
-    return json.dumps({"task_id": task_id, "pipeline": pipeline, "record": {**base, **record}})
+    base = {"order": ORDER, "provisioning": MACHINE}.get(definition, ORDER)
+    return json.dumps({"task_id": task_id, "definition": definition, "record": {**base, **record}})
 
 
 # --- both writes ----------------------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ async def test_accepted_task_is_pending_with_every_step_not_started_and_its_reco
     store: StoreBench, task_id: str
 ) -> None:
     text = json.dumps(
-        {"task_id": task_id, "pipeline": "order", "record": ORDER, "submitter": "shop", "reply_to": "shop-replies"}
+        {"task_id": task_id, "definition": "order", "record": ORDER, "submitter": "shop", "reply_to": "shop-replies"}
     )
     verdict = await store.desk.submit(store.desk.parse(text))
     assert verdict == Accepted(task_id, "order", new=True)
@@ -56,7 +56,7 @@ async def test_accepted_task_is_pending_with_every_step_not_started_and_its_reco
     assert (row["submitter"], row["reply_to"]) == ("shop", "shop-replies")
     assert (row["data_class"], row["version"]) == ("confidential", 1)
     steps = store.owner("SELECT name, state, budget, budget_left, undo_budget_left FROM step ORDER BY position")
-    assert [s["name"] for s in steps] == [s.name for s in definition("order").steps]
+    assert [s["name"] for s in steps] == [s.name for s in shipped("order").steps]
     assert {s["state"] for s in steps} == {"NotStarted"}
     assert [(s["budget_left"], s["undo_budget_left"]) for s in steps] == [(9, 30), (9, 30), (9, 30), (9, 0)]
     (record,) = store.orders_owner("SELECT * FROM business_record")
@@ -106,7 +106,7 @@ async def test_who_guesses_the_id_of_anothers_task_hears_no_more_than_that_it_is
 
 
 @pytest.mark.demand("A3", "A4")
-async def test_same_id_for_another_pipeline_is_a_conflict(store: StoreBench, task_id: str) -> None:
+async def test_same_id_for_another_definition_is_a_conflict(store: StoreBench, task_id: str) -> None:
     await store.submit(task_id)
     assert isinstance(await store.submit(task_id, "provisioning"), Conflict)
 
@@ -125,7 +125,7 @@ async def test_settled_task_that_is_submitted_again_is_accepted_and_not_run_agai
 async def test_order_of_keys_and_white_space_do_not_make_another_submission(store: StoreBench, task_id: str) -> None:
     await store.submit(task_id)
     record = dict(reversed(ORDER.items()))
-    text = json.dumps({"pipeline": "order", "record": record, "task_id": task_id}, indent=4)
+    text = json.dumps({"definition": "order", "record": record, "task_id": task_id}, indent=4)
     assert await store.desk.submit(store.desk.parse(text)) == Accepted(task_id, "order", new=False)
 
 
@@ -149,7 +149,7 @@ async def test_of_200_concurrent_submissions_a_cap_of_100_accepts_exactly_100(st
 
 @pytest.mark.demand("A7")
 @pytest.mark.parametrize("cap", [{"in_flight": 1}, {"pending": 1}, {"pending_age": timedelta(minutes=5)}], ids=str)
-async def test_caps_that_one_pipeline_has_reached_refuse_no_other(store: StoreBench, cap: dict[str, Any]) -> None:
+async def test_caps_that_one_definition_has_reached_refuse_no_other(store: StoreBench, cap: dict[str, Any]) -> None:
     await store.submitted("t-old")
     store.owner("UPDATE task SET not_before = clock_timestamp() - interval '10 minutes'")
     capped = desk(store, **cap)
@@ -228,7 +228,7 @@ async def test_recovery_undo_and_resubmission_are_never_refused_by_a_cap(store: 
 async def test_refused_row_is_not_written_at_all(store: StoreBench, task_id: str) -> None:
     full = Intake(store.database, Caps(1, 1, timedelta(days=1)))
     await store.submitted("first")
-    assert isinstance(await full.admit(NewTask(task_id, definition("order"), order_digest(), "cli", None)), Full)
+    assert isinstance(await full.admit(NewTask(task_id, shipped("order"), order_digest(), "cli", None)), Full)
     assert store.contents(task_id) == [[], [], [], [], []]
 
 
@@ -295,18 +295,18 @@ def line(**more: Any) -> dict[str, Any]:
         (message(currency="euro"), ["record.currency", '"euro"']),
         (message(customer=None), ["record.customer", "null"]),
         (message(colour="red"), ["record.colour", '"red"']),
-        (message(pipeline="ordr"), ["pipeline", "'ordr'", "order, provisioning"]),
-        (message(pipeline="provisioning", disk_gib="x"), ["record.disk_gib", '"x"']),
+        (message(definition="ordr"), ["definition", "'ordr'", "order, provisioning"]),
+        (message(definition="provisioning", disk_gib="x"), ["record.disk_gib", '"x"']),
         (message(""), ["task_id", '""']),
         (message("a b"), ["task_id", '"a b"']),
         (message("a/b"), ["task_id", '"a/b"']),
         (message("t-1\n"), ["task_id"]),
         (message("ü"), ["task_id"]),
         (message("x" * 129), ["task_id"]),
-        ('{"task_id": "t-1", "pipeline": "order"}', ["record: Field required"]),
-        ('{"task_id": "t-1", "pipeline": "order", "record": []}', ["record", "[]"]),
-        ('{"task_id": 7, "pipeline": "order", "record": {}}', ["task_id", "7"]),
-        ('{"task_id": "t-1", "pipeline": "order", "record": {}, "priority": 1}', ["priority", "1"]),
+        ('{"task_id": "t-1", "definition": "order"}', ["record: Field required"]),
+        ('{"task_id": "t-1", "definition": "order", "record": []}', ["record", "[]"]),
+        ('{"task_id": 7, "definition": "order", "record": {}}', ["task_id", "7"]),
+        ('{"task_id": "t-1", "definition": "order", "record": {}, "priority": 1}', ["priority", "1"]),
         ('{"task_id": "t-1"', ["Invalid JSON"]),
         ("", ["Invalid JSON"]),
         ("[]", ["[]"]),
@@ -319,7 +319,7 @@ def line(**more: Any) -> dict[str, Any]:
         (message().replace('"currency"', '"currency": "CHF", "currency"'), ["record.currency", "given twice"]),
         (message(customer=[[]] * 2000), ["record.customer"]),
         (message("-h"), ["task_id", '"-h"']),
-        ('{"task_id": "t-1", "pipeline": "order", "record": {}, "submitter": "a\\u0000"}', ["submitter", "NUL"]),
+        ('{"task_id": "t-1", "definition": "order", "record": {}, "submitter": "a\\u0000"}', ["submitter", "NUL"]),
         (json.dumps({f"field-{n}": "x" * 1000 for n in range(200)}), ["and 183 more"]),
     ],
     ids=lambda value: "" if isinstance(value, str) else value[0],

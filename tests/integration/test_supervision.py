@@ -13,9 +13,9 @@ import psycopg
 import pytest
 
 from cli.outlook import outlook
+from devstack.servers.postgres import EmbeddedPostgres
 from domain.messages import UndoRequest
 from domain.states import TaskState
-from runtime.embedded.postgres import EmbeddedPostgres
 from store.database import Database
 from store.reads import Reads
 from store.supervision import Supervision
@@ -26,7 +26,7 @@ from tests.integration.store_bench import (
     LOADED,
     StoreBench,
     begin,
-    definition,
+    shipped,
     undo,
 )
 from tests.integration.test_plans import CLOSED, STEPS, Planner, put
@@ -495,7 +495,7 @@ async def test_tasks_that_wait_for_an_open_breaker_are_an_alert_that_names_the_s
     await store.submitted("blocked")
     await store.submitted("not-blocked", "provisioning")
     wait(store, 6, "blocked", "not-blocked")
-    await store.services.force("stock", "open", requester="anna", reason="their maintenance")
+    await store.breakers.force("stock", "open", requester="anna", reason="their maintenance")
     await sweep(store)
     assert [m.partition(";")[0] for m in sorted(alerts(store, "stuck_pending"))] == [
         "order v1: the breaker of stock is open",
@@ -546,7 +546,7 @@ def since(store: StoreBench, task_id: str, minutes: int) -> None:
 async def test_open_tasks_without_progress_are_one_alert_a_definition_and_hour_whatever_goes_round(
     store: StoreBench,
 ) -> None:
-    within_s = max(p["within_s"] for p in definition("order").policies()["steps"].values())
+    within_s = max(p["within_s"] for p in shipped("order").policies()["steps"].values())
     for name, ago_s in (("slow", within_s + 290), ("stuck", within_s + 310), ("worse", within_s + 400)):
         hold = await store.claimed(name)
         for n in range(3):

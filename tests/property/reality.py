@@ -11,11 +11,11 @@ from typing import Any, Literal
 from domain.definition import Definition, Registry
 from domain.messages import Begin, Json, Report, UndoCall, UndoRequest
 from domain.states import UndoState
+from store.admission import Intake, NewTask, Unfinished
+from store.breakers import BreakerTerms, Services
 from store.database import Database, Params, Rows
 from store.housekeeping import Housekeeper
-from store.intake import Intake, NewTask, Unfinished
 from store.orders import Amendment
-from store.services import BreakerTerms, Services
 from store.state_store import Claim, Hold, StateStore
 from store.submission import Submission, SubmissionDesk, digest_of
 from store.supervision import Recovery, Supervision
@@ -127,7 +127,7 @@ class Reality:
     async def submit(self, *, same: bool) -> Answer:
         name = self._definition.name
         record = RECORDS[name] | ({} if same else CHANGED[name])
-        message = Submission(task_id=self._task_id, pipeline=name, record=record, submitter=SUBMITTER)
+        message = Submission(task_id=self._task_id, definition=name, record=record, submitter=SUBMITTER)
         return Answer(type(await self._desk.submit(message)).__name__)
 
     async def write_record(self) -> Answer:

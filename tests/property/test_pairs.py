@@ -18,18 +18,18 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from devstack.servers.postgres import EmbeddedPostgres
 from domain.definition import Definition
 from domain.states import TaskState, UndoState
-from runtime.embedded.postgres import EmbeddedPostgres
 from store.database import Database
 from store.state_store import Hold
 from tests.conftest import Databases
 from tests.integration.store_bench import StoreBench, open_store_bench
+from tests.property.definitions import ORDER, PROVISIONING
 from tests.property.draws import next_of_run
 from tests.property.model import Write
 from tests.property.model.rows import Answer
 from tests.property.model.task import Task
-from tests.property.pipelines import ORDER, PROVISIONING
 from tests.property.reality import LONG, Reality
 
 GATE = """

@@ -25,20 +25,20 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from devstack.servers.postgres import EmbeddedPostgres
 from domain.definition import Definition
 from domain.states import TaskState
-from runtime.embedded.postgres import EmbeddedPostgres
 from store.database import Database
 from store.state_store import Hold
 from tests.conftest import Databases
 from tests.integration.store_bench import StoreBench, open_store_bench
 from tests.moves import may_step
+from tests.property.definitions import DEFINITIONS
 from tests.property.draws import any_of_run, next_of_run, of_dispatcher, of_others, of_person, of_time
 from tests.property.model import Write
 from tests.property.model.rows import Answer
 from tests.property.model.supervisor import Decision, decide
 from tests.property.model.task import Task
-from tests.property.pipelines import PIPELINES
 from tests.property.reality import Reality, Twice
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ def setting(templates: EmbeddedPostgres) -> Iterator[Setting]:
     async def opened(databases: Any) -> Setting:
         bench = await stack.enter_async_context(open_store_bench(databases, size=2))
         supervisor = await stack.enter_async_context(Database(databases.supervisor, name="state store", size=2))
-        for definition in PIPELINES.values():
+        for definition in DEFINITIONS.values():
             await bench.intake.publish(definition)
         return Setting(bench, (Twice(bench.database), Twice(supervisor)), loop)
 
@@ -244,6 +244,6 @@ class StoreMachine(RuleBasedStateMachine):
 
 @pytest.mark.demand("B2", "B4", "B11", "D5", "E1", "E3", "F2", "F3", "F11")
 @pytest.mark.timeout(300 if NAME == "ci" else 0)
-@pytest.mark.parametrize("pipeline", PIPELINES)
-def test_store_does_what_the_model_says_whoever_writes_whenever(setting: Setting, pipeline: str) -> None:
-    run_state_machine_as_test(lambda: StoreMachine(setting, PIPELINES[pipeline]), settings=PROFILE)
+@pytest.mark.parametrize("definition", DEFINITIONS)
+def test_store_does_what_the_model_says_whoever_writes_whenever(setting: Setting, definition: str) -> None:
+    run_state_machine_as_test(lambda: StoreMachine(setting, DEFINITIONS[definition]), settings=PROFILE)

@@ -18,8 +18,8 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Replayer
 from temporalio.workflow import NondeterminismError
 
+from definitions import registry
 from domain.ids import undo_request_of
-from pipelines import registry
 from runtime.plugin import new_plugin
 from runtime.roles import Role
 from supervisor.sweep import Supervise
@@ -36,7 +36,7 @@ RECORDED = sorted(HISTORIES.glob("*/*.json"))
 @pytest.fixture(autouse=True)
 def made_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """One scenario is of a definition that is made to fail."""
-    monkeypatch.setenv("SAS_PIPELINES", "tests.failures.made_up")
+    monkeypatch.setenv("SAS_DEFINITIONS", "tests.failures.made_up")
     registry.cache_clear()
     yield
     monkeypatch.undo()

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from audit.checks.whole import Whole
+from audit.evidence import Answer, Answers, Caps, Ledgers, Run, Runs, Witnesses
 from audit.judge import (
     CHECKS,
     LEDGER_CHECKS,
@@ -15,9 +17,7 @@ from audit.judge import (
     judge,
     judge_whole,
 )
-from audit.picture import Picture
-from audit.whole_checks import Whole
-from audit.witnesses import Answer, Answers, Caps, Ledgers, Run, Runs, Witnesses
+from audit.task_record import Picture
 from tests.unit.pictures import (
     NOW,
     Json,
@@ -243,10 +243,10 @@ def test_log_of_some_submitters_says_nothing_of_what_others_submitted() -> None:
     assert found(broken(processed(), lambda p: p.update(answers=None))) == set()
 
 
-def submitted(task_id: str, after_s: float, until_s: float | None = None, pipeline: str = "order") -> Picture:
+def submitted(task_id: str, after_s: float, until_s: float | None = None, definition: str = "order") -> Picture:
     """A task that was taken in at an instant, and processed at another."""
     p = processed()
-    p["task"].update(task_id=task_id, definition=pipeline)
+    p["task"].update(task_id=task_id, definition=definition)
     times = [after_s, after_s + 0.1, after_s + 0.2, after_s + 0.3, until_s]
     p["events"] = [e | {"at": at(t)} for e, t in zip(p["events"], times, strict=True) if t is not None]
     return Picture.model_validate(p)
@@ -315,8 +315,8 @@ def test_task_that_was_taken_in_when_there_was_room_again_is_not() -> None:
     assert over_the_cap(submitted("one", -100, -50), submitted("two", -40)) == []
 
 
-def test_task_of_another_pipeline_takes_no_room() -> None:
-    assert over_the_cap(submitted("one", -100, -50), submitted("two", -60, -40, pipeline="other")) == []
+def test_task_of_another_definition_takes_no_room() -> None:
+    assert over_the_cap(submitted("one", -100, -50), submitted("two", -60, -40, definition="other")) == []
 
 
 @pytest.mark.parametrize(

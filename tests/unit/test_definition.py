@@ -12,7 +12,6 @@ from uuid import UUID
 import pytest
 from pydantic import BaseModel, ValidationError
 
-import pipelines
 from activities.agents import payments, stock
 from domain.definition import Backoff, Definition, ExtendedWait, Registry, Results, Step, Undo, worst_case
 from domain.faults import DefinitionError
@@ -114,7 +113,7 @@ def test_extended_waits_count_in_the_worst_case() -> None:
 
 @pytest.mark.demand("E2", "E4")
 def test_worst_case_of_the_shipped_definitions_fits_their_budgets() -> None:
-    for found in pipelines.registry():
+    for found in definitions.registry():
         for s in found.steps:
             worst = worst_case(found, s)
             assert worst.calls <= s.budget
@@ -266,14 +265,14 @@ def test_policies_are_json_and_name_every_step_with_its_budgets() -> None:
 
 @pytest.mark.demand("F12")
 def test_action_that_no_agent_has_is_refused_naming_those_there_are() -> None:
-    (problem,) = pipelines._problems(definition(replace(step("a"), action="stock.steal")))
+    (problem,) = definitions._problems(definition(replace(step("a"), action="stock.steal")))
     assert "definition made_up v1, step a: no Agent has an action 'stock.steal'" in problem
     assert "payments.charge" in problem
 
 
 @pytest.mark.demand("F12")
 def test_undo_action_that_no_agent_has_is_refused() -> None:
-    (problem,) = pipelines._problems(definition(step("a", undo=Undo("stock.forget", unmake))))
+    (problem,) = definitions._problems(definition(step("a", undo=Undo("stock.forget", unmake))))
     assert "no Agent has an action 'stock.forget'" in problem
 
 
@@ -282,12 +281,12 @@ def test_request_of_another_type_than_the_action_takes_is_refused() -> None:
     def charge(_: Record, __: Results) -> payments.Charge:
         return payments.Charge(amount_minor=1, currency="EUR", card_token="x")
 
-    (problem,) = pipelines._problems(definition(replace(step("a"), request=charge)))
+    (problem,) = definitions._problems(definition(replace(step("a"), request=charge)))
     assert "step a: stock.reserve takes Reserve" in problem
 
 
 def test_request_that_does_not_say_its_type_is_refused() -> None:
-    (problem,) = pipelines._problems(
+    (problem,) = definitions._problems(
         definition(step("a", undo=Undo("stock.cancel", lambda _: stock.CancelReservation())))
     )
     assert "step a: stock.cancel takes CancelReservation" in problem
@@ -317,35 +316,35 @@ def test_queued_step_that_is_undone_by_another_service_is_refused() -> None:
         return payments.Refund(amount_minor=0, currency="EUR")
 
     elsewhere = replace(step("a", undo=Undo("payments.refund", nothing)), queue="stock")
-    (problem,) = pipelines._problems(definition(elsewhere))
+    (problem,) = definitions._problems(definition(elsewhere))
     assert "must be of one service, not ['payments', 'stock']" in problem
-    assert pipelines._problems(definition(replace(elsewhere, queue=None))) == []
+    assert definitions._problems(definition(replace(elsewhere, queue=None))) == []
 
 
 @pytest.mark.demand("E2", "F12")
 def test_step_of_a_service_that_is_asked_by_key_needs_a_call_for_the_question_and_one_for_the_work() -> None:
     """With one, the question behind an unknown outcome would take it in every attempt: nothing would be sent again."""
-    (problem,) = pipelines._problems(definition(step("a", calls=1)))
+    (problem,) = definitions._problems(definition(step("a", calls=1)))
     assert "step a: service stock is asked by key" in problem
     assert "its allowance must be at least 2 calls, not 1" in problem
-    assert pipelines._problems(definition(step("a", calls=2))) == []
+    assert definitions._problems(definition(step("a", calls=2))) == []
 
 
 def test_definition_that_fits_the_agents_has_no_problems() -> None:
-    assert pipelines._problems(definition(step("a"))) == []
+    assert definitions._problems(definition(step("a"))) == []
 
 
 def test_the_shipped_definitions_load() -> None:
-    registry = pipelines.registry()
+    registry = definitions.registry()
     assert {"order", "provisioning"} <= set(registry.names())
     for found in registry:
-        assert pipelines._problems(found) == []
+        assert definitions._problems(found) == []
         assert json.loads(json.dumps(found.policies())) == found.policies()
 
 
 @pytest.mark.demand("F12")
 def test_provisioning_has_its_pivot_last_and_an_order_has_none() -> None:
-    registry = pipelines.registry()
+    registry = definitions.registry()
     order, provisioning = registry.newest("order"), registry.newest("provisioning")
     assert order is not None
     assert provisioning is not None

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from temporalio.service import RPCError, RPCStatusCode
 
+from definitions import registry
 from domain.states import TaskState
-from pipelines import registry
 from runtime.dispatcher import Dispatcher
 from store.orders import Record
 from store.snapshot import Snapshot

@@ -26,7 +26,9 @@ LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 COMMAND = re.compile(r"\bstarter\.py ([a-z][\w-]*)")
 TARGET = re.compile(r"(?:`|^)make ([a-z-]+)", re.MULTILINE)
 FILE = re.compile(r"`((?:\w+/)+[\w.-]+\.(?:py|sql|sh|yml|jsonl|env))`")
-EXAMPLE = re.compile(r"^`((?:activities/agents|pipelines)/\w+\.py)`:\n\n```python\n(.*?)```$", re.MULTILINE | re.DOTALL)
+EXAMPLE = re.compile(
+    r"^`((?:activities/agents|definitions)/\w+\.py)`:\n\n```python\n(.*?)```$", re.MULTILINE | re.DOTALL
+)
 
 
 def text(name: str) -> str:
@@ -84,7 +86,7 @@ def test_every_failure_is_listed_once_and_names_a_test_or_says_that_there_is_non
 def test_every_setting_is_in_the_runbook() -> None:
     named = set(re.findall(r"^\| `(SAS_\w+)", text("operations.md"), re.MULTILINE))
     wanted = {f"SAS_{name.upper()}" for name in Settings.model_fields} - {"SAS_SERVICES"}
-    assert named == wanted | {"SAS_SERVICES__", "SAS_PIPELINES", "SAS_AGENTS"}
+    assert named == wanted | {"SAS_SERVICES__", "SAS_DEFINITIONS", "SAS_AGENTS"}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -95,15 +97,15 @@ def test_links_lead_to_files(document: Path) -> None:
 
 def test_task_type_in_the_readme_loads(tmp_path: Path) -> None:
     examples = EXAMPLE.findall((ROOT / "README.md").read_text(encoding="utf-8"))
-    assert [name for name, _ in examples] == ["activities/agents/loyalty.py", "pipelines/welcome.py"]
+    assert [name for name, _ in examples] == ["activities/agents/loyalty.py", "definitions/welcome.py"]
     for name, code in examples:
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text(code, encoding="utf-8")
     program = (
-        "import activities.agents, pipelines\n"
+        "import activities.agents, definitions\n"
         f"activities.agents.__path__.append({str(tmp_path / 'activities/agents')!r})\n"
-        f"pipelines.__path__.append({str(tmp_path / 'pipelines')!r})\n"
-        "print(pipelines.registry().names())"
+        f"definitions.__path__.append({str(tmp_path / 'definitions')!r})\n"
+        "print(definitions.registry().names())"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "['order', 'provisioning', 'welcome']", done.stderr

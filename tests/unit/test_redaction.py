@@ -13,7 +13,7 @@ from temporalio.api.failure.v1 import Failure
 
 from domain.faults import PermanentFault, Unreachable, UsageError
 from domain.redaction import HIDDEN, know, redact, secrets_in
-from runtime.logs import set_up_logging
+from runtime.logging import set_up_logging
 from runtime.plugin import new_plugin
 from runtime.settings import Settings
 

@@ -99,7 +99,7 @@ def test_every_package_is_declared_and_exists() -> None:
 def test_example_orders_contain_the_cases_that_the_demo_talks_about() -> None:
     orders = [json.loads(line) for line in (ROOT / "examples/orders.jsonl").read_text().splitlines()]
     assert [order["task_id"] for order in orders] == [f"order-{number}" for number in range(1001, 1031)]
-    assert {order["pipeline"] for order in orders} == {"order"}
+    assert {order["definition"] for order in orders} == {"order"}
     records = [order["record"] for order in orders]
     assert sum(record["card_token"] == "tok_declined" for record in records) == 2
     assert sum(record["address"]["line1"] == "Unknown" for record in records) == 1
@@ -108,4 +108,4 @@ def test_example_orders_contain_the_cases_that_the_demo_talks_about() -> None:
 def test_example_machines_have_ids_of_their_own() -> None:
     machines = [json.loads(line) for line in (ROOT / "examples/provisioning.jsonl").read_text().splitlines()]
     assert [machine["task_id"] for machine in machines] == ["vm-201", "vm-202", "vm-203"]
-    assert {machine["pipeline"] for machine in machines} == {"provisioning"}
+    assert {machine["definition"] for machine in machines} == {"provisioning"}

@@ -128,7 +128,7 @@ def test_health_file_may_lie_in_any_folder_that_exists(tmp_path: Path, monkeypat
 
 
 def test_misspelt_setting_is_remarked_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SAS_POLL_INTERVAL", "SAS_SERVICES__LOYALTY", "SAS_PIPELINES"):
+    for name in ("SAS_POLL_INTERVAL", "SAS_SERVICES__LOYALTY", "SAS_DEFINITIONS"):
         monkeypatch.setenv(name, "http://127.0.0.1")
     assert unknown_settings() == []
     monkeypatch.setenv("SAS_POL_INTERVAL", "1s")

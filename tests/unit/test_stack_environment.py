@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.embedded.stack_environment import SERVICES, Addresses, worker_environment
+from devstack.stack.environment import SERVICES, Addresses, worker_environment
 
 ADDRESSES = Addresses(
     state_dir=Path("state"),

@@ -16,6 +16,7 @@ from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, TimeoutType
 from temporalio.worker import Worker
 
+from definitions import registry
 from domain.ids import TASK_QUEUE, attempt_id, undo_request_id
 from domain.messages import (
     AgentRequest,
@@ -29,7 +30,6 @@ from domain.messages import (
     UndoVerdict,
     Work,
 )
-from pipelines import registry
 from tests.conftest import MACHINE, eventually
 from workflows.asking import hand_on
 from workflows.compensation_request import CompensationRequest
@@ -181,7 +181,7 @@ async def _task_done_after(handle: Any, kind: str) -> None:
 
 @pytest.mark.demand("C8", "C9")
 @pytest.mark.parametrize(
-    ("pipeline", "step", "details", "called"),
+    ("name", "step", "details", "called"),
     [
         ("order", "charge", [], False),
         ("order", "charge", ["call 1, 5 of 5 left"], True),
@@ -190,10 +190,10 @@ async def _task_done_after(handle: Any, kind: str) -> None:
     ids=["it was not sent", "it was sent", "it was taken, and the answer is to come later"],
 )
 def test_time_that_runs_out_at_a_queued_agent_says_whether_it_had_called(
-    pipeline: str, step: str, details: list[str], called: bool
+    name: str, step: str, details: list[str], called: bool
 ) -> None:
     """An Agent heartbeats before each call, so the server knows; a service that hangs must open its breaker."""
-    definition = registry().newest(pipeline)
+    definition = registry().newest(name)
     assert definition is not None
     error = ActivityError(
         "", scheduled_event_id=1, started_event_id=2, identity="", activity_type="", activity_id="", retry_state=None

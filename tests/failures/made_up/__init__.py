@@ -1,1 +1,1 @@
-"""Task definitions that are made to hurt; found through SAS_PIPELINES."""
+"""Task definitions that are made to hurt; found through SAS_DEFINITIONS."""

@@ -21,10 +21,10 @@ SHIPMENT = {
 
 
 class Simulators:
-    """A running `python -m simulators` and a client for it."""
+    """A running `python -m devstack.simulators` and a client for it."""
 
     def __init__(self, state_dir: Path, *options: str) -> None:
-        command = [sys.executable, "-m", "simulators", "--port", "0", "--state-dir", str(state_dir), *options]
+        command = [sys.executable, "-m", "devstack.simulators", "--port", "0", "--state-dir", str(state_dir), *options]
         environment = {name: value for name, value in os.environ.items() if name != "SAS_PARENT_PID"}
         self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None

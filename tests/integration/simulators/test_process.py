@@ -111,6 +111,6 @@ def test_crash_fault_kills_after_the_commit(tmp_path: Path) -> None:
 
 def test_simulators_end_with_the_parent_they_were_given(tmp_path: Path) -> None:
     gone = {**os.environ, "SAS_PARENT_PID": "1" if os.getpid() != 1 else "2"}
-    command = [sys.executable, "-m", "simulators", "--port", "0", "--state-dir", str(tmp_path)]
+    command = [sys.executable, "-m", "devstack.simulators", "--port", "0", "--state-dir", str(tmp_path)]
     ended = subprocess.run(command, cwd=ROOT, env=gone, capture_output=True, timeout=10, check=False)
     assert (ended.returncode, ended.stdout) == (0, b"")

@@ -1,0 +1,224 @@
+"""What the checks look at: everything on record about one task, read at one instant, as frozen models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from audit.breakers import Breakers
+from audit.evidence import Answer, Frozen, Ledger, Run
+from domain.ids import attempt_id, idempotency_key
+from domain.messages import Json
+from domain.states import EventKind, StepState, TaskState, UndoState
+
+
+class TaskView(Frozen):
+    """A row of `task`."""
+
+    task_id: str
+    definition: str
+    version: int
+    state: TaskState
+    confirmed: bool = True
+    locked_by: str | None
+    run_id: str | None
+    epoch: int
+    complete_by: datetime | None
+    not_before: datetime
+    failure_count: int = 0
+    record_digest: str
+    submitter: str = ""
+    updated_at: datetime
+    last_event: int
+    last_seq: int
+    error: Json | None = None
+
+    @property
+    def attempt(self) -> str:
+        """Workflow id of its newest attempt."""
+        return attempt_id(self.definition, self.task_id, self.epoch)
+
+
+class StepView(Frozen):
+    """A row of `step`."""
+
+    name: str
+    state: StepState
+    epoch: int
+    failure_count: int = 0
+    budget: int
+    budget_left: int
+    undo_budget: int
+    undo_budget_left: int
+    reserved: int
+    complete_by: datetime | None = None
+    key_generation: int = 0
+    completed_at: datetime | None = None
+    result: Json | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a call for it may ever have been made."""
+        return self.state is not StepState.NOT_STARTED
+
+
+class EntryView(Frozen):
+    """A row of `compensation`."""
+
+    seq: int
+    step: str
+    state: UndoState
+    request: Json | None = None
+    undone_at: datetime | None
+
+
+class EventView(Frozen):
+    """A row of `event`. A kind that this release does not know is kept as it is: it may be a newer one's."""
+
+    number: int
+    kind: Annotated[EventKind | str, Field(union_mode="left_to_right")]
+    state_from: TaskState | None
+    state_to: TaskState
+    epoch: int
+    actor: str
+    detail: Mapping[str, Any]
+    at: datetime
+
+    @property
+    def stays(self) -> bool:
+        """Whether it left the task's state as it was."""
+        return self.state_from is self.state_to
+
+
+class LaterAnswer(Frozen):
+    """A row of `inbox`. `kind`: completed or refused."""
+
+    key: str
+    kind: str
+    result: Json | None = None
+    received_at: datetime
+
+    @classmethod
+    def of(cls, row: Any) -> LaterAnswer:
+        """From the row."""
+        said = row.body["outcome"]
+        return cls(key=row.key, kind=said["kind"], result=said.get("result"), received_at=row.received_at)
+
+
+class AlertView(Frozen):
+    """A row of `alert`."""
+
+    kind: str
+
+
+class DefinitionView(Frozen):
+    """What a definition's policies say of its steps, and whether a live worker has it."""
+
+    policies: Mapping[str, Any]
+    has_live_worker: bool = False
+
+    def has_undo(self, step: str) -> bool:
+        """Whether the step has an undo."""
+        return self._step(step).get("undo") is not None
+
+    def service(self, step: str, *, undo: bool = False) -> str:
+        """The remote service that does the step, or undoes it; empty if none does."""
+        return str(self._step(step).get("undo" if undo else "action") or "").partition(".")[0]
+
+    def after(self, step: str) -> Sequence[str]:
+        """The steps that must be done before it."""
+        found: Sequence[str] = self._step(step).get("after", ())
+        return found
+
+    def within(self, step: str) -> timedelta | None:
+        """Its complete-within allowance; None if the policies do not say."""
+        seconds = self._step(step).get("within_s")
+        return None if seconds is None else timedelta(seconds=seconds)
+
+    def _step(self, name: str) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.policies.get("steps", {}).get(name, {})
+        return found
+
+
+class Terms(Frozen):
+    """How late is too late.
+
+    Attributes:
+        detection_delay: A held task may be overdue by so much before the Supervisor must have found it.
+        claim_delay: A task may be due by so much before a live worker must have claimed it.
+        network_bound: A call may reach its service by so much after it was sent: what a busy machine takes; where
+            messages are held back on purpose, whoever does so says for how long.
+        clocks_differ: A service's clock may be behind the state store's by so much.
+    """
+
+    detection_delay: timedelta = timedelta(seconds=20)
+    claim_delay: timedelta = timedelta(minutes=5)
+    network_bound: timedelta = timedelta(seconds=3)
+    clocks_differ: timedelta = timedelta(seconds=1)
+
+
+class Picture(Frozen):
+    """One task.
+
+    Attributes:
+        inbox: By key, the answer that came first of those that came later.
+        digest: That of its business record; None if there is none.
+        definition: None if it is not on record.
+        ledgers: By service; None where they were not asked, or the task moved after they were read.
+        runs: Of its attempts; None where Temporal was not asked.
+        runs_asked_at: When Temporal was asked.
+        answers: To its submitter; None where the log of that submitter is not at hand.
+        breakers: What the circuit breakers of all services did.
+        outages: Until when supervision or the store was out, each time that a sweep found so.
+        open_breakers: Services that nobody calls just now; a task that needs one of them waits with reason (C8).
+        now: The database's clock when the rows were read.
+    """
+
+    task: TaskView
+    steps: Sequence[StepView]
+    undo_log: Sequence[EntryView]
+    events: Sequence[EventView]
+    alerts: Sequence[AlertView]
+    inbox: Mapping[str, LaterAnswer] = Field(default_factory=dict)
+    digest: str | None
+    definition: DefinitionView | None
+    ledgers: Mapping[str, Ledger] | None = None
+    runs: Sequence[Run] | None = None
+    runs_asked_at: datetime | None = None
+    answers: Sequence[Answer] | None = None
+    breakers: Breakers = Field(default_factory=Breakers)
+    open_breakers: frozenset[str] = frozenset()
+    outages: tuple[datetime, ...] = ()
+    now: datetime
+    terms: Terms = Field(default_factory=Terms)
+
+    def undoable(self, step: str) -> bool:
+        """Whether a step has an undo, by the policies on record or by the undo log."""
+        return self.entry(step) is not None or (self.definition is not None and self.definition.has_undo(step))
+
+    def entry(self, step: str) -> EntryView | None:
+        """The step's entry in the undo log, if it has one."""
+        return next((e for e in self.undo_log if e.step == step), None)
+
+    def answer_to(self, step: StepView) -> LaterAnswer | None:
+        """The answer that came first to the step's present key, of those that came later."""
+        return self.inbox.get(idempotency_key(self.task.task_id, step.name, step.key_generation))
+
+    @property
+    def waits_for_a_breaker(self) -> bool:
+        """Whether some service that it may need next is not called just now."""
+        needed = {self.definition.service(s.name) for s in self.steps} if self.definition else set()
+        return bool(needed & self.open_breakers)
+
+    @property
+    def repaired(self) -> set[str]:
+        """The steps whose undo a person skipped or closed by hand at some time, in whatever order (F10)."""
+        return {str(e.detail.get("step")) for e in self.events if e.kind is EventKind.UNDO_REPAIRED}
+
+    def is_closed_by_hand(self, step: str) -> bool:
+        """Whether a person closed the step's undo, with evidence: what stands then is that person's word (F10)."""
+        entry = self.entry(step)
+        return entry is not None and entry.state is UndoState.CLOSED_BY_HAND

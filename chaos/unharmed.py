@@ -1,0 +1,250 @@
+"""Plays of the crash matrix in which nobody dies, but somebody is slow, is overtaken, or is not answered."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from datetime import timedelta
+
+import psycopg
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
+
+from audit.breakers import SEEN
+from chaos.lane import Run
+from chaos.mishaps import MISHAPS
+from chaos.plays import answered_late
+from chaos.proxy import Cut
+from chaos.scenarios import Scenario
+from domain.ids import attempt_id
+from domain.messages import RunInput, StepView
+from domain.states import EventKind, StepState, TaskState
+from runtime.roles import Role
+from runtime.temporal import queue_of
+from tests.conftest import FULL, ORDER, eventually
+
+ORDER_STEPS = ("stock", "charge", "ship", "confirm")
+
+_STALL_S = 7.0
+"""Long enough to be seen beside what the matrix allows a message, and short enough for the workflow task."""
+
+FIRST_TASK_DONE = 4
+"""The event with which the first workflow task of a run completes: where a reset goes back to."""
+
+
+async def undone_in_mid_charge(run: Run) -> None:
+    """The service has taken the charge, and carries it out after the task was undone."""
+    run.fault("payments", "latency", latency_ms=4_000, times=1, match={"undo": False})
+    await run.submit(ORDER)
+    await run.called("payments")
+    await run.ask_undo()
+    await run.reached(TaskState.COMPENSATED)
+    await _heard(run, EventKind.LATE_ANSWER)
+
+
+async def overtaken_while_it_waits(run: Run) -> None:
+    """Its deadline passes while the service is slow; the next attempt asks for it when the answer comes."""
+    await answered_late(run, latency_ms=3_000, times=2)
+
+
+async def undone_while_it_expires(run: Run) -> None:
+    """The Supervisor has read that it expired; before it writes, undo is asked for, and is at work."""
+    run.fault("stock", "latency", latency_ms=1_500, times=1, match={"undo": False})
+    run.fault("stock", "latency", latency_ms=3_000, times=1, match={"undo": True})
+    await run.submit(ORDER)
+    await run.called("stock")
+    last = _newest_sweep(run)
+    await run.lane.expire(run.task_id)
+    await eventually(lambda: _swept_since(run, last))
+    await run.ask_undo()
+    await eventually(lambda: _has_settled(run), within_s=40)
+
+
+async def not_acknowledged(run: Run) -> None:
+    """At every boundary of its life the acknowledgements of some commits are lost."""
+    services = ("stock", "payments", "shipping", "mail")
+    for service in services:
+        run.fault(service, "latency", latency_ms=400, times=1, match={"undo": False})
+    await run.submit(ORDER)
+    for service in services:
+        await run.called(service)
+        run.world.proxies["postgres"].arm(Cut.AFTER_COMMIT, 10)
+    await run.reached(TaskState.PROCESSED)
+    run.world.proxies["postgres"].heal()
+
+
+async def service_out(run: Run) -> None:
+    """A service fails until its breaker opens."""
+    run.fault("stock", "error", times=6, match={"undo": False})
+    await run.submit(ORDER)
+    await run.reached(TaskState.PROCESSED)
+
+
+async def reply_lost(run: Run) -> None:
+    """A service does what it is asked, and its answer does not come."""
+    run.fault("stock", "lost_reply", times=1, match={"undo": False})
+    await run.submit(ORDER)
+    await run.reached(TaskState.PROCESSED)
+
+
+async def service_shut(run: Run) -> None:
+    """A person has kept tasks from a service for long, when an order comes to it; it goes on once it is let in."""
+    force = run.world.stores.services.force
+    await force("payments", "open", requester="a play", reason="their maintenance")
+    await eventually(lambda: _has_long_moved(run, "payments"), within_s=2 * SEEN.total_seconds())
+    await run.submit(ORDER)
+    await _heard(run, EventKind.RELEASED, EventKind.PROCESSED)
+    await force("payments", None, requester="a play", reason="they are back")
+    await run.reached(TaskState.PROCESSED)
+
+
+async def reset_in_mid_charge(run: Run) -> None:
+    """Somebody resets its run in Temporal, while a service is slow."""
+    run.fault("payments", "latency", latency_ms=2_000, times=1, match={"undo": False})
+    await run.submit(ORDER)
+    await run.called("payments")
+    client = run.world.client
+    await client.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace=client.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=(await run.page()).task.locked_by or ""),
+            reason="a play",
+            request_id=run.task_id,
+            workflow_task_finish_event_id=FIRST_TASK_DONE,
+        )
+    )
+    await run.reached(TaskState.PROCESSED)
+
+
+async def forged_before(run: Run) -> None:
+    """Somebody has started a run by hand under the id of the first attempt, with a cheaper order; it is due later."""
+    line = {**ORDER["lines"][0], "unit_price_minor": 1}
+    views = [StepView(name=name, state=StepState.NOT_STARTED, key_generation=0) for name in ORDER_STEPS]
+    forged = RunInput(
+        task_id=run.task_id,
+        definition="order",
+        version=1,
+        epoch=1,
+        nonce="made up",
+        undo=False,
+        record={**ORDER, "lines": [line]},
+        steps=views,
+    )
+    await run.world.client.start_workflow(
+        "order",
+        forged,
+        id=attempt_id("order", run.task_id, 1),
+        task_queue=queue_of("order", 1),
+        start_delay=timedelta(seconds=2),
+    )
+    await run.submit(ORDER)
+    await run.reached(TaskState.PROCESSED)
+
+
+async def not_served(run: Run) -> None:
+    """Nobody serves the queue of its charge until its attempt has been given back; nobody is told to stop meanwhile."""
+    await run.work_as(Role.SCHEDULER)
+    await run.submit(ORDER)
+    await _heard(run, EventKind.RELEASED)
+    agents = await run.world.process(ROLES=Role.AGENTS)
+    try:
+        await run.reached(TaskState.PROCESSED)
+    finally:
+        agents.send(signal.SIGKILL)
+        await agents.ended()
+        await run.work_as(*run.world.roles)
+
+
+async def stalled(run: Run) -> None:
+    """The line to Temporal stalls behind a boundary, which has granted the time of its charge."""
+    run.fault("stock", "latency", latency_ms=500, times=1, match={"undo": False})
+    await run.submit(ORDER)
+    await run.called("stock")
+    run.world.proxies["temporal"].faults.stall = True
+    await eventually(lambda: _has_begun(run, "charge"))
+    await asyncio.sleep(_STALL_S)  # the fault itself
+    run.world.proxies["temporal"].heal()
+    await run.reached(TaskState.PROCESSED)
+
+
+async def contradicted_afterwards(run: Run) -> None:
+    """An order that is submitted again with other content, when it is Processed."""
+    await run.submit(ORDER)
+    await run.reached(TaskState.PROCESSED)
+    await run.submit_by_process({**ORDER, "currency": "USD"}, expected="Conflict")
+
+
+async def undo_refused(run: Run) -> None:
+    """An undo that its service refuses, whatever comes of that."""
+    await run.submit(ORDER)
+    await run.reached(TaskState.PROCESSED)
+    run.fault("payments", "refuse", match={"undo": True})
+    await run.ask_undo()
+    await eventually(lambda: _has_settled(run))
+
+
+async def not_confirmed(run: Run) -> None:
+    """The last service is out, until the Supervisor has the order undone."""
+    run.fault("mail", "error")
+    await run.submit(ORDER)
+    await run.reached(TaskState.COMPENSATED)
+
+
+_C, _P = TaskState.COMPENSATED, TaskState.PROCESSED
+_KEPT = {"stock": 1, "payments": 1, "mail": 1}
+
+UNHARMED = (
+    Scenario("order undone in mid-charge", undone_in_mid_charge, _C, {}),
+    Scenario("order overtaken", overtaken_while_it_waits, _P, FULL),
+    Scenario("order undone while it expires", undone_while_it_expires, _C, {}),
+    Scenario("order whose commits are not acknowledged", not_acknowledged, _P, FULL, proxied=True),
+    Scenario("order that can't be confirmed", not_confirmed, _C, {}),
+    Scenario("order whose service is out", service_out, _P, FULL),
+    Scenario("order whose reply is lost", reply_lost, _P, FULL),
+    Scenario("order whose next service is shut", service_shut, _P, FULL),
+    Scenario("order whose run is reset", reset_in_mid_charge, _P, FULL),
+    Scenario("order whose first run is forged", forged_before, _P, FULL),
+    Scenario("order whose queue nobody serves", not_served, _P, FULL),
+    Scenario("order whose line to Temporal stalls", stalled, _P, FULL, proxied=True),
+    Scenario("order contradicted afterwards", contradicted_afterwards, _P, FULL),
+    Scenario("undo refused for good", undo_refused, TaskState.COMPENSATION_FAILED, _KEPT),
+    *MISHAPS,
+)
+
+
+async def _has_begun(run: Run, step: str) -> bool:
+    return any(e.detail.get("began") == step for e in (await run.page()).events)
+
+
+async def _has_settled(run: Run) -> bool:
+    return (await run.page()).task.state.is_settled
+
+
+async def _heard(run: Run, *kinds: EventKind) -> None:
+    async def heard() -> bool:
+        return any(e.kind in kinds for e in (await run.page()).events)
+
+    await eventually(heard)
+
+
+def _newest_sweep(run: Run) -> int:
+    with psycopg.connect(run.world.owner) as connection:
+        row = connection.execute("SELECT coalesce(max(id), 0) FROM sweep").fetchone()
+    return int(row[0]) if row else 0
+
+
+async def _has_long_moved(run: Run, service: str) -> bool:
+    """Whether every statement sees what the breaker of a service did last."""
+    return await asyncio.to_thread(_moved_before, run, service, SEEN)
+
+
+def _moved_before(run: Run, service: str, age: timedelta) -> bool:
+    query = "SELECT max(at) < clock_timestamp() - %s FROM service_event WHERE service = %s"
+    with psycopg.connect(run.world.owner) as connection:
+        row = connection.execute(query, (age, service)).fetchone()
+    return bool(row and row[0])
+
+
+async def _swept_since(run: Run, last: int) -> bool:
+    """Whether a sweep has begun after those that were there; its page is read right behind that."""
+    return await asyncio.to_thread(_newest_sweep, run) > last

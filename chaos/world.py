@@ -1,0 +1,261 @@
+"""One whole stack for runs with faults: its own servers, services and workers, each of which can be hurt.
+
+Proxies stand before PostgreSQL, Temporal, the services and the callbacks; what the run itself asks goes past them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Any, Literal
+
+import psutil
+import psycopg
+from temporalio.client import Client
+
+from audit.evidence import Answer, Answers, Call, Ledger, Ledgers
+from audit.judge import Violation
+from audit.run import audit
+from audit.sources import open_loader
+from audit.task_record import Terms
+from chaos.ground import LOWERED_LIMITS, SERVICES, make_databases, settings_at, simulator_process
+from chaos.nursery import Child, Nursery
+from chaos.parts import Server, Worker
+from chaos.proxy import Proxy
+from cli.audit import read_runs
+from definitions import registry
+from devstack.processes.ports import LOOPBACK, free_port
+from devstack.servers.postgres import EmbeddedPostgres
+from devstack.servers.temporal import EmbeddedTemporal
+from domain.definition import Registry
+from domain.faults import Unreachable
+from domain.messages import Json, UndoRequest, UndoVerdict
+from domain.search_attributes import SEARCH_ATTRIBUTES
+from domain.states import SETTLED
+from runtime.plugin import new_plugin
+from runtime.roles import Role
+from runtime.wiring import Stores, open_stores
+from store.reads import Reads, open_reads
+from store.submission import Accepted, Conflict, Refused, Submission, Verdict, digest_of
+from tests.conftest import Simulators, eventually
+from tests.workers import environment
+
+__all__ = ["SERVICES", "World", "line_of_log", "without_duplicates"]
+
+_NETWORK = timedelta(seconds=5)
+"""So much later than it was sent a call may arrive, by the faults of the matrix."""
+
+_WORDS: dict[type, Literal["accepted", "conflict", "refused", "unreachable"]] = {
+    Accepted: "accepted",
+    Conflict: "conflict",
+    Refused: "refused",
+    type(None): "unreachable",
+}
+
+
+class World:
+    """Use it with `async with`.
+
+    Args:
+        folder: For data, logs and sockets. workers: How many, each with `roles`.
+        proxied: Whether the workers go through the proxies. seed: Of the proxies' draws.
+        nursery: Forks the workers; the world's own if None.
+        variables: Further variables of every worker. settings: Over those of the world, which is impatient.
+
+    Attributes:
+        settings: Of a worker. direct: Of the run itself, past the proxies; owner: the state store, as its owner.
+        answers: What submitters were told.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        workers: int = 1,
+        roles: Sequence[Role] = tuple(Role),
+        proxied: bool = True,
+        nursery: Nursery | None = None,
+        seed: int = 0,
+        variables: Mapping[str, str] = MappingProxyType({}),
+        **settings: Any,
+    ) -> None:
+        self.folder, self._count, self.roles, self._nursery = folder, workers, roles, nursery
+        self._proxied = proxied
+        self._seed, self._variables, self._settings = seed, variables, settings
+        self._stack = AsyncExitStack()
+        self.answers: list[Answer] = []
+        self.proxies: dict[str, Proxy] = {}
+
+    async def __aenter__(self) -> World:
+        async with AsyncExitStack() as stack:
+            await self._open(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+        left = [p for s in self.servers for p in s.seen if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+        assert not left, f"processes are left: {left}"
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        await self._start_servers(stack)
+        for name, port in self._ports().items():
+            http = name in ("services", "callbacks")
+            proxy = Proxy((LOOPBACK, port), http=http, seed=self._seed)
+            self.proxies[name] = await stack.enter_async_context(proxy)
+        self.owner = make_databases(self.postgres.part.dsn)
+        given = {"state_dir": self.folder, "callback_port": self._callback_port, **self._settings}
+        self.direct = settings_at(self._ports(), given)
+        ports = {name: proxy.port for name, proxy in self.proxies.items()} if self._proxied else self._ports()
+        self.settings = settings_at(ports, given)
+        self.stores: Stores = await stack.enter_async_context(open_stores(self.direct, size=4))
+        for definition in registry():
+            await self.stores.intake.publish(definition)
+        self.reads: Reads = await stack.enter_async_context(open_reads(self.direct.database_url.get_secret_value()))
+        self.client = await Client.connect(f"{LOOPBACK}:{self._ports()['temporal']}", plugins=[new_plugin()])
+        self.nursery = self._nursery or await stack.enter_async_context(Nursery())
+        self._environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith(("SAS_", "TEMPORAL_"))},
+            **environment(self.settings),
+            "TEMPORAL_ADDRESS": f"{LOOPBACK}:{ports['temporal']}",
+            "ROLES": ",".join(self.roles),
+            **self._variables,
+        }
+        self.workers = [Worker(n, self.nursery, self._environment, self.folder) for n in range(self._count)]
+        for worker in self.workers:
+            stack.push_async_callback(worker.kill)
+
+    async def _start_servers(self, stack: AsyncExitStack) -> None:
+        # Without fsync a crash of the machine would lose data, a crash of the server does not.
+        durable = {"synchronous_commit": "on", "full_page_writes": "on"}
+        postgres = EmbeddedPostgres(self.folder, durable=False, extra_settings=durable)
+        self.postgres = Server(postgres)
+        temporal = EmbeddedTemporal(
+            self.folder, ui_port=0, search_attributes=SEARCH_ATTRIBUTES, dynamic_config=LOWERED_LIMITS
+        )
+        self.temporal = Server(temporal)
+        self._services_port, self._callback_port = free_port(), free_port()
+        self.services = Server(simulator_process(self.folder, self._services_port))
+        self.servers = (self.postgres, self.temporal, self.services)
+        for server in self.servers:
+            stack.push_async_callback(server.stop)
+        await asyncio.gather(*(server.start() for server in self.servers))
+        self.simulators = Simulators(f"http://{LOOPBACK}:{self._services_port}")
+        stack.callback(self.simulators.close)
+
+    def _ports(self) -> dict[str, int]:
+        return {
+            "postgres": self.postgres.part.port,
+            "temporal": self.temporal.part.port,
+            "services": self._services_port,
+            "callbacks": self._callback_port,
+        }
+
+    # --- work -------------------------------------------------------------------------------------------------
+
+    def worker(self, number: int) -> Worker:
+        """One of the workers; none runs before it is started."""
+        return self.workers[number]
+
+    async def process(self, **more: str) -> Child:
+        """A process that is no worker: see `chaos/worker.py`."""
+        return await self.nursery.start({**self._environment, **more}, self.folder / "others.log")
+
+    async def submit(
+        self, record: Json, task_id: str, definition: str = "order", known: Registry | None = None
+    ) -> Answer:
+        """Submit, and note what was answered. `known`: the definitions that the submitter has, if not the world's."""
+        submission, said = Submission(task_id=task_id, definition=definition, record=record), None
+        with suppress(Unreachable):
+            said = await replace(self.stores, registry=known or registry()).desk.submit(submission)
+        return self.note(submission, said, known)
+
+    def note(self, submission: Submission, said: Verdict | None, known: Registry | None = None) -> Answer:
+        """Note what a submitter was told; None: nothing."""
+        self.answers.append(line_of_log(submission, said, known))
+        return self.answers[-1]
+
+    async def compensate(self, task_id: str, reason: str = "a test asks for it") -> UndoVerdict:
+        """Ask for undo."""
+        return await self.stores.store.request_undo(UndoRequest(task_id=task_id, requester="tests", reason=reason))
+
+    async def settle(self, within_s: float = 60, ids: Sequence[str] | None = None) -> None:
+        """Wait until every task, or those, is settled; stores out of reach are waited out.
+
+        Raises:
+            TimeoutError: Naming those that are not.
+        """
+        query = "SELECT task_id, state FROM task WHERE state <> ALL(%s) AND (%s::text[] IS NULL OR task_id = ANY(%s))"
+        wanted = None if ids is None else list(ids)
+        left: list[Any] = ["nobody was asked"]
+
+        async def settled() -> bool:
+            nonlocal left
+            with suppress(psycopg.OperationalError):
+                async with await psycopg.AsyncConnection.connect(self.owner, connect_timeout=2) as connection:
+                    left = await (await connection.execute(query, (list(SETTLED), wanted, wanted))).fetchall()
+            return not left
+
+        try:
+            await eventually(settled, within_s=within_s)
+        except TimeoutError:
+            raise TimeoutError(f"{len(left)} tasks are not settled after {within_s:g} s: {left[:5]}") from None
+
+    def give_roles(self, *roles: str) -> None:
+        """What workers do that are started from now on."""
+        self._environment["ROLES"] = ",".join(roles)
+
+    async def audit(self) -> list[Violation]:
+        """Every invariant of all tasks, by all witnesses: stores, ledgers, runs, submitters."""
+        terms = Terms(
+            detection_delay=3 * self.direct.sweep_interval, network_bound=_NETWORK, clocks_differ=timedelta(0)
+        )
+        state, orders = (x.get_secret_value() for x in (self.direct.database_url, self.direct.orders_url))
+        async with open_loader(state, orders, terms, timedelta(seconds=30)) as loader:
+            ledgers = without_duplicates(await loader.ledgers(self.simulators.url), self.proxies["services"].duplicated)
+            runs, ours = await read_runs(self.client, loader), {a.task_id for a in self.answers}
+            runs = replace(runs, by_task={t: found for t, found in runs.by_task.items() if t in ours})
+            return (await audit(loader, None, ledgers, runs=runs, answers=Answers.of(self.answers))).violations
+
+
+def line_of_log(submission: Submission, said: Verdict | None, known: Registry | None = None) -> Answer:
+    """What a submitter was told, as it keeps it; None: nothing."""
+    definition = (known or registry()).newest(submission.definition)
+    assert definition is not None
+    record = definition.record.model_validate(submission.record).model_dump(mode="json")
+    return Answer(
+        task_id=submission.task_id,
+        submitter=submission.submitter,
+        digest=digest_of(definition.name, record),
+        verdict=_WORDS[type(said)],
+        new=isinstance(said, Accepted) and said.new,
+    )
+
+
+def without_duplicates(ledgers: Ledgers, duplicated: Counter[tuple[str, str]]) -> Ledgers:
+    """The ledgers with the calls and probes marked that a proxy made out of others: no budget was spent on those."""
+    left = Counter(duplicated)
+
+    def marked(method: str, calls: Sequence[Call]) -> list[Call]:
+        found = []
+        for call in calls:
+            twin = left[method, call.key] > 0
+            left[method, call.key] -= twin
+            found.append(call.model_copy(update={"duplicate": call.duplicate or twin}))
+        return found
+
+    def without(ledger: Ledger) -> Ledger:
+        return ledger.model_copy(update={"calls": marked("POST", ledger.calls), "probes": marked("GET", ledger.probes)})
+
+    by_task = {t: {s: without(ledger) for s, ledger in found.items()} for t, found in ledgers.by_task.items()}
+    return replace(ledgers, by_task=by_task)

@@ -1,0 +1,71 @@
+"""The task definitions. Every module of this package that holds a `Definition` is found by itself.
+
+`SAS_DEFINITIONS` names further packages to search, separated by commas, for definitions kept elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import get_type_hints
+
+from pydantic import BaseModel
+
+from activities.agents import catalogue
+from domain.definition import Definition, Registry, Step
+from domain.faults import DefinitionError
+from domain.packages import modules_of
+
+
+@cache
+def registry() -> Registry:
+    """The definitions of this process, checked against the Agents that there are.
+
+    Raises:
+        DefinitionError: A definition names an action that no Agent has, builds a request of another type, or does not
+            fit what the Agent says of its service (E2, F12).
+        UsageError: A package that `SAS_DEFINITIONS` or `SAS_AGENTS` names can't be loaded.
+    """
+    modules = modules_of(__name__, "SAS_DEFINITIONS")
+    found = [d for m in modules for d in vars(m).values() if isinstance(d, Definition)]
+    problems = [problem for d in found for problem in _problems(d)]
+    if problems:
+        raise DefinitionError("; ".join(problems))
+    return Registry(found)
+
+
+def _problems(definition: Definition) -> list[str]:
+    """What does not fit between a definition and the Agents."""
+    where = f"definition {definition.name} v{definition.version}, step"
+    return [f"{where} {s.name}: {problem}" for s in definition.steps for problem in _step_problems(s)]
+
+
+def _step_problems(step: Step) -> list[str]:
+    actions = catalogue()
+    found = []
+    wanted: list[tuple[str, Callable[..., BaseModel]]] = [(step.action, step.request)]
+    if step.undo:
+        wanted.append((step.undo.action, step.undo.request))
+    for name, request in wanted:
+        if name not in actions:
+            known = ", ".join(sorted(actions))
+            found.append(f"no Agent has an action {name!r} (there are: {known})")
+        elif get_type_hints(request).get("return") is not actions[name].request:
+            found.append(f"{name} takes {actions[name].request.__name__}, not what its request returns")
+    if step.action in actions and actions[step.action].can_ask and step.calls < 2:
+        found.append(
+            f"service {actions[step.action].service} is asked by key, and a question is a call:"
+            f" its allowance must be at least 2 calls, not {step.calls}"
+        )
+    if step.undo and step.undo.action in actions:
+        service, kept = actions[step.undo.action].service, actions[step.undo.action].keeps_tombstones
+        if kept is (step.undo.quarantine is not None):
+            found.append(
+                f"service {service} keeps tombstones, its undo needs no quarantine"
+                if kept
+                else f"service {service} keeps no tombstones, its undo needs a quarantine"
+            )
+    services = {actions[a].service for a in step.actions if a in actions}
+    if step.queue and len(services) > 1:
+        found.append(f"what is done and undone on one queue must be of one service, not {sorted(services)}")
+    return found
