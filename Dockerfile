@@ -24,8 +24,7 @@ COPY supervisor/ supervisor/
 COPY audit/ audit/
 COPY runtime/ runtime/
 COPY cli/ cli/
-COPY devstack/__init__.py devstack/
-COPY devstack/simulators/ devstack/simulators/
+COPY devstack/ devstack/
 COPY examples/ examples/
 # A number: Kubernetes' runAsNonRoot can't tell whether a name is root's.
 USER 10001:10001

@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 from pydantic import BaseModel, ValidationError
 
+import definitions
 from activities.agents import payments, stock
 from domain.definition import Backoff, Definition, ExtendedWait, Registry, Results, Step, Undo, worst_case
 from domain.faults import DefinitionError
