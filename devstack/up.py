@@ -24,8 +24,8 @@ from cli.output import Format, plain, say, tell_json
 from cli.screen import talk
 from devstack.processes.parent import die_with_recorded_parent
 from devstack.processes.records import EmbeddedServerError
+from devstack.stack.embedded import EmbeddedStack
 from devstack.stack.events import Died, Ready, Restarted, StackEvent, Starting, Stopped, Stopping
-from devstack.stack.stack import EmbeddedStack
 from domain.faults import Unreachable
 from runtime.settings import read_settings, unknown_settings
 

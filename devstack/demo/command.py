@@ -21,9 +21,9 @@ from devstack.demo.services import SimulatorControl
 from devstack.demo.story import Story
 from devstack.demo.summary import as_json, print_summary
 from devstack.demo.verdict import DemoVerdict, audited, verdict_of
+from devstack.stack.embedded import EmbeddedStack
 from devstack.stack.environment import NAMESPACE
 from devstack.stack.events import StackEvent
-from devstack.stack.stack import EmbeddedStack
 from devstack.up import Interrupted, StackScreen, running_stack, unless
 from domain.faults import NotFound
 from domain.ids import attempt_id

@@ -13,7 +13,7 @@ from time import monotonic
 from devstack.demo.board import Board
 from devstack.demo.moment import Moment, is_held_by, look
 from devstack.demo.services import SimulatorControl
-from devstack.stack.stack import EmbeddedStack
+from devstack.stack.embedded import EmbeddedStack
 from domain.states import TaskState
 from runtime.wiring import Stores
 from store.orders import Amendment

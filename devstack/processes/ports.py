@@ -16,9 +16,12 @@ ATTEMPTS = 5
 """So often is a server started at most, each time on another port."""
 
 
-def was_taken(words: str) -> bool:
-    """Whether a server's last words say that somebody else has its port."""
-    return "address already in use" in words.lower()
+def was_taken(words: str, *ports: int) -> bool:
+    """Whether a server that is gone lost one of its ports to somebody else: by its last words, or by looking.
+
+    Not every server finds words: Temporal's dies of a nil pointer where two bind the same port at once.
+    """
+    return "address already in use" in words.lower() or not all(_can_bind(port) for port in ports if port)
 
 
 def listens(pid: int, port: int) -> bool:

@@ -179,7 +179,7 @@ class EmbeddedPostgres:
                 return
             self._abandon(self._process)
             words = tail(self._log, 20, since=written)
-            if not was_taken(words) or attempt == ATTEMPTS:
+            if not was_taken(words, self._port) or attempt == ATTEMPTS:
                 port, self._port = self._port, served
                 raise EmbeddedServerError(f"PostgreSQL did not start on port {port}; its log ends:\n{words}")
 

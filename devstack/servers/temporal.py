@@ -174,7 +174,7 @@ class EmbeddedTemporal:
                 return
             self._abandon(self._process)
             words = tail(self._log, 20, since=written)
-            if not was_taken(words) or attempt == ATTEMPTS:
+            if not was_taken(words, port, ui_port) or attempt == ATTEMPTS:
                 raise EmbeddedServerError(f"Temporal did not start on port {port}; its log ends:\n{words}")
 
     def _choose(self, preferred: int | None) -> int:

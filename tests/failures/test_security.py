@@ -247,7 +247,12 @@ def test_nothing_that_breaks_things_on_purpose_is_in_the_system() -> None:
 def test_wheel_and_image_hold_no_tests() -> None:
     assert [p for p in (*WHEEL["packages"], *WHEEL["include"]) if "test" in p or "chaos" in p] == []
     copied = [line.split()[1:-1] for line in (ROOT / "Dockerfile").read_text().splitlines() if line.startswith("COPY")]
-    assert [place for places in copied for place in places if "test" in place or "chaos" in place or place in (".", "./", "/")] == []
+    assert [
+        place
+        for places in copied
+        for place in places
+        if "test" in place or "chaos" in place or place in (".", "./", "/")
+    ] == []
     ignored = (ROOT / ".dockerignore").read_text().split()
     assert "*" in ignored
     assert "!tests/" not in ignored

@@ -251,6 +251,12 @@ def test_port_that_was_taken_is_seen_before_a_long_stack(tmp_path: Path) -> None
     assert tail(log, 2).splitlines()[1] == stack[0]
 
 
+def test_port_that_was_taken_is_seen_where_the_server_has_no_words_for_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        assert was_taken("panic: invalid memory address", listener.getsockname()[1], 0)
+    assert not was_taken("panic: invalid memory address", free_port(), 0)
+
+
 def test_server_that_has_served_comes_back_on_its_ports_or_not_at_all(temporal: EmbeddedTemporal) -> None:
     """Its clients know no other."""
     port = temporal.port

@@ -11,10 +11,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from devstack import stack as module
 from devstack.processes.ports import LOOPBACK, free_port
 from devstack.servers.postgres import EmbeddedPostgres
-from devstack.stack.stack import CALLBACK_PORT, SIMULATORS_PORT, EmbeddedStack
+from devstack.stack import embedded as module
+from devstack.stack.embedded import CALLBACK_PORT, SIMULATORS_PORT, EmbeddedStack
 from domain.faults import Conflict
 
 pytestmark = pytest.mark.timeout(180)
