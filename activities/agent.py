@@ -2,7 +2,7 @@
 
 An Agent's author writes methods marked `@action`, each of which sends one request and returns the answer. Everything
 else is here: the stable key, the fencing token, the time left, the allowance, the sorting of faults, the pauses.
-Repeating a call is safe because every retry of every attempt sends the same key (C2).
+Repeating a call is safe because every retry of every attempt sends the same key.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from domain.messages import (
 from domain.text import clean
 
 MARGIN_S = 0.05
-"""Kept back from the time left, for the answer to be recorded (C4)."""
+"""Kept back from the time left, for the answer to be recorded."""
 
 _LEAST_S = 0.05
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
@@ -144,7 +144,7 @@ class Call:
         return await self._send(path, body.model_dump(mode="json"), reads=self.reads)
 
     async def undo(self, path: str, body: BaseModel) -> None:
-        """Send the undo of a step: it names the keys of the original, all generations (F5)."""
+        """Send the undo of a step: it names the keys of the original, all generations."""
         await self._send(path, {**body.model_dump(mode="json"), "keys": self.keys}, reads=False)
 
     async def ask(self, path: str, unknown: str) -> tuple[int, Json] | None:
@@ -200,7 +200,7 @@ class Agent:
         remembers: How long the service remembers a key. After that nothing is sent again that may have been done.
         undoes_within: How long after the first call of a step the service still undoes it by its keys. After that no
             undo is sent: the service might have forgotten what there is to undo, and call that a success.
-        keeps_tombstones: Whether an undo keeps a late original out. If not, steps must declare a quarantine (F6).
+        keeps_tombstones: Whether an undo keeps a late original out. If not, steps must declare a quarantine.
     """
 
     service: ClassVar[str]
@@ -209,7 +209,7 @@ class Agent:
     keeps_tombstones: ClassVar[bool] = True
 
     async def find(self, call: Call) -> Found | None:
-        """Ask the service what became of `call.key` (C15); None if it has never seen it.
+        """Ask the service what became of `call.key`; None if it has never seen it.
 
         An Agent whose service can't be asked does not override this, and sends again with the same key.
         """

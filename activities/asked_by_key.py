@@ -1,4 +1,4 @@
-"""Agents of services that say at `GET /operations/{key}` what became of a key; 404 `unknown_key`: never seen (C15)."""
+"""Agents of services that say at `GET /operations/{key}` what became of a key; 404 `unknown_key`: never seen."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class Bookkeeping:
 
     async def _joined(self, name: str, work: Work, do: Callable[[Hold, Work], Awaitable[Report]]) -> Report:
         """Do it, or wait for its twin: a workflow task that fails in mid-stretch runs all its activities again, while
-        the first ones are alive (E1). What was begun goes on although its activity is cancelled.
+        the first ones are alive. What was begun goes on although its activity is cancelled.
         """
         hold, began = _hold(work), uptime()
         key = (hold.run_id, name, work.step, work.undo)
@@ -265,7 +265,7 @@ def _failure(outcome: Outcome) -> str:
 
 
 def _is_answer(outcome: Outcome) -> bool:
-    """Whether the service itself said it; a refusal by its fence is an answer too (C10)."""
+    """Whether the service itself said it; a refusal by its fence is an answer too."""
     if isinstance(outcome, Refused):
         return outcome.code not in (KEY_FORGOTTEN, DEFINITION_ERROR)  # which is not the service's word
     return isinstance(outcome, Completed) or (isinstance(outcome, Overtaken) and outcome.answered)

@@ -36,7 +36,7 @@ _STATUS: dict[int, type[Fault]] = {
     503: TransientFault,
     504: UnknownOutcome,
 }
-"""What a status means. Any other 4xx is permanent; any other 5xx has an unknown outcome (C5)."""
+"""What a status means. Any other 4xx is permanent; any other 5xx has an unknown outcome."""
 
 _MOST_PAUSE = timedelta(seconds=MOST_PAUSE_S)
 
@@ -52,7 +52,7 @@ _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.
 
 
 def new_client() -> httpx.AsyncClient:
-    """A client without retries or redirects of its own: the durable budget owns the retries (E1)."""
+    """A client without retries or redirects of its own: the durable budget owns the retries."""
     return httpx.AsyncClient(
         transport=httpx.AsyncHTTPTransport(retries=0, limits=httpx.Limits(max_connections=100)),
         follow_redirects=False,

@@ -1,4 +1,4 @@
-"""Whether this process has been stopped: what it was given meanwhile may be older than it looks (C4).
+"""Whether this process has been stopped: what it was given meanwhile may be older than it looks.
 
 Temporal stamps when it hands a task to an open poll. A process that is stopped then (SIGSTOP, a hung event loop) begins
 the task when it goes on, with all of its time left by its own clock. No wall clock can tell, as clocks differ; a beat

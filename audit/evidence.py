@@ -58,7 +58,7 @@ class Call(Frozen):
 
 
 class Ledger(Frozen):
-    """What one service has on record of one task. `probes`: questions by key, which are calls too (C15)."""
+    """What one service has on record of one task. `probes`: questions by key, which are calls too."""
 
     effects: Sequence[Effect] = ()
     tombstones: Sequence[Effect] = ()

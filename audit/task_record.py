@@ -173,7 +173,7 @@ class Picture(Frozen):
         answers: To its submitter; None where the log of that submitter is not at hand.
         breakers: What the circuit breakers of all services did.
         outages: Until when supervision or the store was out, each time that a sweep found so.
-        open_breakers: Services that nobody calls just now; a task that needs one of them waits with reason (C8).
+        open_breakers: Services that nobody calls just now; a task that needs one of them waits with reason.
         now: The database's clock when the rows were read.
     """
 
@@ -215,10 +215,10 @@ class Picture(Frozen):
 
     @property
     def repaired(self) -> set[str]:
-        """The steps whose undo a person skipped or closed by hand at some time, in whatever order (F10)."""
+        """The steps whose undo a person skipped or closed by hand at some time, in whatever order."""
         return {str(e.detail.get("step")) for e in self.events if e.kind is EventKind.UNDO_REPAIRED}
 
     def is_closed_by_hand(self, step: str) -> bool:
-        """Whether a person closed the step's undo, with evidence: what stands then is that person's word (F10)."""
+        """Whether a person closed the step's undo, with evidence: what stands then is that person's word."""
         entry = self.entry(step)
         return entry is not None and entry.state is UndoState.CLOSED_BY_HAND

@@ -107,7 +107,7 @@ async def _last_words(run: Run) -> Iterator[str]:
 
 
 def _called_wrongly(run: Run, page: TaskPage) -> Iterator[str]:
-    """Calls of a step that came after it was finished, and keys that are not the same in every attempt (C2).
+    """Calls of a step that came after it was finished, and keys that are not the same in every attempt.
 
     Another key needs a person: a resubmit, or a word that an undo which has failed is to go on.
     """
@@ -134,7 +134,7 @@ def _called_wrongly(run: Run, page: TaskPage) -> Iterator[str]:
 
 
 def _begun_again(page: TaskPage) -> Iterator[str]:
-    """Steps that a run has begun more than once; only one whose worker has died may have to (C9)."""
+    """Steps that a run has begun more than once; only one whose worker has died may have to."""
     begun = Counter((e.detail["began"], e.detail.get("run_id")) for e in page.events if "began" in e.detail)
     for (step, run_id), times in begun.items():
         if times > 1:

@@ -1,4 +1,4 @@
-"""`dead-letters`: submissions that contradict what is on record, which nothing was overwritten with (A4)."""
+"""`dead-letters`: submissions that contradict what is on record, which nothing was overwritten with."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def _ways_on(page: TaskPage, undo: str) -> str:
 
 
 def _stalled(page: TaskPage) -> str:
-    """Whether the Supervisor has found that the undo does not finish (F8)."""
+    """Whether the Supervisor has found that the undo does not finish."""
     found = any(a.kind == "undo_stalled" and a.raised_at > page.task.state_since for a in page.alerts)
     return "its undo has stalled; " if found else ""
 
@@ -94,7 +94,7 @@ def _blocked(service: ServiceRow, page: TaskPage) -> str:
 
 
 def _why_later(page: TaskPage) -> str:
-    """Why it waits: its last attempt gave it back; an undo, as only time keeps a late original out (F6, F7)."""
+    """Why it waits: its last attempt gave it back; an undo, as only time keeps a late original out."""
     if page.task.state is not TaskState.COMPENSATING:
         last = page.events[-1]
         return f": {last.detail['cause']}" if last.kind is EventKind.RELEASED else ""

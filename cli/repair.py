@@ -1,4 +1,4 @@
-"""`repair`: a person skips the undo of one step, or says that it was done by hand (F10). Needs the state store only."""
+"""`repair`: a person skips the undo of one step, or says that it was done by hand. Needs the state store only."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def verdict_on(page: TaskPage, asked: Repair) -> Verdict:
 
 
 def check_that_no_call_is_on_its_way(page: TaskPage, step: Step) -> None:
-    """What a person has seen of a step holds only once no call of it can arrive any more (F7).
+    """What a person has seen of a step holds only once no call of it can arrive any more.
 
     Raises:
         Conflict: One can; says until when.
@@ -144,7 +144,7 @@ def _entry(page: TaskPage, step: str) -> Compensation:
 
 
 async def _finish(store: StateStore, page: TaskPage) -> None:
-    """Nothing is left to undo: end the task here, as an attempt would. No Temporal and no Agent is needed (F13).
+    """Nothing is left to undo: end the task here, as an attempt would. No Temporal and no Agent is needed.
 
     Whoever dies in between has left a claim that expires; if a worker was faster, it ends the task.
     """

@@ -1,4 +1,4 @@
-"""`resubmit`: a person sends a task in Error back to Pending, with its record corrected if need be (G1).
+"""`resubmit`: a person sends a task in Error back to Pending, with its record corrected if need be.
 
 Where a service no longer remembers what became of a call, its step can't go on by itself. A person can look there, and
 say on evidence that the call had no effect: then the step gets a new key.

@@ -1,4 +1,4 @@
-"""`services`: the circuit breakers of remote services, and a person's word on them (C8). Needs the state store only."""
+"""`services`: the circuit breakers of remote services, and a person's word on them. Needs the state store only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compensation log as it is shown: what is undone, what failed, what was not tried, what people said (F9, F10)."""
+"""The compensation log as it is shown: what is undone, what failed, what was not tried, what people said."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def registry() -> Registry:
 
     Raises:
         DefinitionError: A definition names an action that no Agent has, builds a request of another type, or does not
-            fit what the Agent says of its service (E2, F12).
+            fit what the Agent says of its service.
         UsageError: A package that `SAS_DEFINITIONS` or `SAS_AGENTS` names can't be loaded.
     """
     modules = modules_of(__name__, "SAS_DEFINITIONS")

@@ -1,6 +1,6 @@
 """Task definitions: what the steps of a task are, and what happens when they fail.
 
-A definition is data plus pure functions. It is checked when it is made (F12, E2): a definition that exists is one
+A definition is data plus pure functions. It is checked when it is made: a definition that exists is one
 that may be run. Its policies, without the functions, also go to the `definition` table, so that the Supervisor needs
 no code of a definition.
 """
@@ -42,9 +42,9 @@ class Undo:
     Attributes:
         action: `service.method` of the Agent that undoes it.
         request: Pure function of the record.
-        calls: Allowance of one attempt. budget: calls in all, until an operator grants more (E4).
+        calls: Allowance of one attempt. budget: calls in all, until an operator grants more.
         quarantine: For a service that keeps no tombstones, and only for such a one: undo begins once no call of the
-            step can be on its way any more, and is done again this long afterwards, in case one was all the same (F6).
+            step can be on its way any more, and is done again this long afterwards, in case one was all the same.
     """
 
     action: str
@@ -68,7 +68,7 @@ class Step:
         pivot: Once it has begun, the task can only go forward.
         queue: Task queue of the worker that does it; None runs it inline, in the Scheduler's worker.
         answers_later: The service answers by callback; needs a queue.
-        calls: Calls of one attempt. budget: calls in all attempts (E1).
+        calls: Calls of one attempt. budget: calls in all attempts.
         after: Steps that must be done first; None means the one before it in the list.
         on_refused: What follows a permanent fault; None takes the definition's.
     """
@@ -281,9 +281,9 @@ class WorstCase:
 
 
 def worst_case(definition: Definition, step: Step) -> WorstCase:
-    """The product of all layers that repeat (E2): Temporal and the HTTP client never do, an Agent does within its
+    """The product of all layers that repeat: Temporal and the HTTP client never do, an Agent does within its
     allowance, and the Supervisor by the threshold and the extended waits, and once more for the attempt that is the
-    last straw. An undo with a quarantine is done twice, and its failures are counted from zero again (F6).
+    last straw. An undo with a quarantine is done twice, and its failures are counted from zero again.
 
     In a graph come the calls of attempts that another step has failed, which are granted anew: at most an allowance for
     each failure of a step beside it, whose number is bounded here as well."""
@@ -300,7 +300,7 @@ def worst_case(definition: Definition, step: Step) -> WorstCase:
 
 
 def _budget_problems(definition: Definition, step: Step) -> list[str]:
-    """Where the layers together would want more calls than the budgets hold (E2), or undo has the smaller one (E4)."""
+    """Where the layers together would want more calls than the budgets hold, or undo has the smaller one."""
     worst = worst_case(definition, step)
     found = []
     if worst.calls > step.budget:

@@ -50,7 +50,7 @@ class TransientFault(Fault):
 
 
 class UnknownOutcome(TransientFault):
-    """The service may have done it. Trying again is safe because of the key (C5)."""
+    """The service may have done it. Trying again is safe because of the key."""
 
 
 class StillAtWork(UnknownOutcome):
@@ -74,11 +74,11 @@ class AnswerTooLong(PermanentFault):
 
 
 class OvertakenFault(Fault):
-    """The service has seen a newer fencing token: this attempt no longer counts (C14)."""
+    """The service has seen a newer fencing token: this attempt no longer counts."""
 
 
 class OutOfTime(Fault):
-    """Too little time is left for a call; none was sent (C3)."""
+    """Too little time is left for a call; none was sent."""
 
 
 class UsageError(_Said):

@@ -17,7 +17,7 @@ SENDER = "sender"
 
 
 def attempt_id(definition: str, task_id: str, epoch: int) -> str:
-    """Workflow id of one attempt, and what `locked_by` holds while it runs (B1)."""
+    """Workflow id of one attempt, and what `locked_by` holds while it runs."""
     return f"{definition}/{task_id}/{epoch}"
 
 
@@ -41,7 +41,7 @@ def parse_undo_request_id(workflow_id: str) -> tuple[str, str] | None:
 
 
 def idempotency_key(task_id: str, step: str, generation: int) -> str:
-    """Key that every retry of every attempt of a step sends (C2); only a resubmit raises the generation."""
+    """Key that every retry of every attempt of a step sends; only a resubmit raises the generation."""
     return f"{task_id}:{step}:{generation}"
 
 

@@ -31,7 +31,7 @@ class Message(BaseModel):
 
 
 class AgentRequest(Message):
-    """One piece of work for an Agent: the request, the allowance, a stable key, a fencing token (B7).
+    """One piece of work for an Agent: the request, the allowance, a stable key, a fencing token.
 
     Attributes:
         keys: The idempotency key; for an undo the keys of all generations of the original, oldest first.
@@ -39,7 +39,7 @@ class AgentRequest(Message):
         epoch: Fencing token; a service refuses a lower one than it has seen for the task.
         calls: Calls reserved; no more are sent.
         run_id: Temporal run that made the reservation; a queued Agent refuses to act for another run.
-        unknown: An earlier call with this key may have had its effect: ask by key before sending again (C15).
+        unknown: An earlier call with this key may have had its effect: ask by key before sending again.
         key_age_s: Seconds since a call may first have been sent whose effect may stand; of an undo: of its original.
         granted_at: From when the time of a queued Agent counts, by Temporal's clock.
     """
@@ -115,7 +115,7 @@ class GaveUp(Message):
 
 
 class TimedOut(Message):
-    """The deadline came first: no new side effect was started after it (C3). `called`: the service was called."""
+    """The deadline came first: no new side effect was started after it. `called`: the service was called."""
 
     kind: Literal["timed_out"] = "timed_out"
     cause: str
@@ -188,7 +188,7 @@ class UndoView(Message):
 
 
 class RunInput(Message):
-    """Input of an attempt: what was claimed, with the business record that the dispatcher read (B6).
+    """Input of an attempt: what was claimed, with the business record that the dispatcher read.
 
     It is bounded by construction: results of earlier steps and requests of undos stay in the store until they are used.
 
@@ -223,7 +223,7 @@ class Begin(Message):
         within_s: Complete-within allowance.
         calls: Calls to reserve, at most; what is left of the step's budget bounds it.
         queued: Its Agent is asked by the run, which needs the reservation; that of an inline step stays in the process.
-        undo: Written to the compensation log in the same transaction (F2); None if there is nothing to undo.
+        undo: Written to the compensation log in the same transaction; None if there is nothing to undo.
     """
 
     step: str
@@ -337,7 +337,7 @@ class Heard(Message):
 
 
 class UndoRequest(Message):
-    """Ask for the undo of a whole task (D8, F1).
+    """Ask for the undo of a whole task.
 
     `holder` guards it: only if that attempt still holds the task; `definition`: only if it is of that definition.
     `sender`: who sent the signal by which it came, as Temporal knows it; `heard`: that signal, if this is to be asked.

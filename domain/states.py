@@ -20,7 +20,7 @@ from enum import StrEnum
 
 
 class TaskState(StrEnum):
-    """State of a task, as stored. The pattern's words, with compensation kept apart (F8)."""
+    """State of a task, as stored. The pattern's words, with compensation kept apart."""
 
     PENDING = "Pending"
     PROCESSING = "Processing"
@@ -37,7 +37,7 @@ class TaskState(StrEnum):
 
 
 class StepState(StrEnum):
-    """State of one step. A step that timed out and one whose Agent died look alike (C12): Running, overdue."""
+    """State of one step. A step that timed out and one whose Agent died look alike: Running, overdue."""
 
     NOT_STARTED = "NotStarted"
     RUNNING = "Running"
@@ -87,7 +87,7 @@ class EventKind(StrEnum):
 
 
 class BreakerState(StrEnum):
-    """State of a service's circuit breaker, by its own judgement or by a person's word (C8)."""
+    """State of a service's circuit breaker, by its own judgement or by a person's word."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -173,7 +173,7 @@ STEP_TRANSITIONS: frozenset[tuple[StepState, StepState]] = frozenset(
         (_S.UNDOING, _S.UNDONE),
         (_S.UNDOING, _S.UNDO_FAILED),
         (_S.UNDO_FAILED, _S.UNDOING),
-        (_S.RUNNING, _S.UNDONE),  # the last four: a person closed the entry by hand (F10)
+        (_S.RUNNING, _S.UNDONE),  # the last four: a person closed the entry by hand
         (_S.COMPLETED, _S.UNDONE),
         (_S.FAILED, _S.UNDONE),
         (_S.UNDO_FAILED, _S.UNDONE),

@@ -28,7 +28,7 @@ async def publish_definitions(intake: Intake, registry: Registry, worker: str) -
     """Put every definition's policies on record, and show that this worker has it.
 
     Raises:
-        DefinitionError: A released version says something else: a change needs a new version (H6).
+        DefinitionError: A released version says something else: a change needs a new version.
     """
     for definition in registry:
         if not await intake.publish(definition, worker):
@@ -49,7 +49,7 @@ async def repeat(interval: timedelta, duty: Callable[[], Awaitable[None]]) -> No
 
 
 class SupervisionWatch:
-    """Alerts on a missed sweep, and makes a missing Schedule again (D1)."""
+    """Alerts on a missed sweep, and makes a missing Schedule again."""
 
     def __init__(self, supervision: Supervision, client: Client, terms: SweepTerms) -> None:
         self._supervision, self._client, self._terms = supervision, client, terms

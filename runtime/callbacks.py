@@ -242,7 +242,7 @@ async def _finish(handle: AsyncActivityHandle, outcome: Outcome) -> None:
 
 
 def _is_awaited(task: Snapshot, step: str, key: str) -> bool:
-    """Whether an attempt waits for this answer, in time. If none does, the next one may still take it (C10)."""
+    """Whether an attempt waits for this answer, in time. If none does, the next one may still take it."""
     row = task.step(step)
     at_work = task.state is TaskState.PROCESSING and row.state is StepState.RUNNING
     in_time = row.time_left_s is not None and row.time_left_s > 0

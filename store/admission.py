@@ -20,7 +20,7 @@ _ADMISSION_LOCK = 7_233_002
 
 @dataclass(frozen=True)
 class Caps:
-    """Bounds on what is taken in, for each definition by itself; never applied to recovery or undo (A7, A8)."""
+    """Bounds on what is taken in, for each definition by itself; never applied to recovery or undo."""
 
     in_flight: int
     pending: int
@@ -52,7 +52,7 @@ class Contradiction:
 
 @dataclass(frozen=True)
 class NewTask:
-    """What the state row of a submission starts with (A5)."""
+    """What the state row of a submission starts with."""
 
     task_id: str
     definition: Definition
@@ -79,7 +79,7 @@ class Intake:
         self._database, self._caps = database, caps
 
     async def admit(self, new: NewTask) -> Admitted | Full | Contradiction:
-        """Create the state row if it is missing and the caps leave room, all in one transaction (A2, A9)."""
+        """Create the state row if it is missing and the caps leave room, all in one transaction."""
         _, rows = await self._database.transaction(
             ("SELECT pg_advisory_xact_lock(%(lock)s)", {"lock": _ADMISSION_LOCK}),
             (query("find_task"), {"task_id": new.task_id}),
@@ -98,7 +98,7 @@ class Intake:
         return bool(await self._database.rows(query("find_task"), {"task_id": task_id}))
 
     async def confirm(self, task_id: str, digest: str, *, actor: str) -> bool:
-        """Make a task claimable whose business record is there; nothing may be acknowledged before this (A1, A6).
+        """Make a task claimable whose business record is there; nothing may be acknowledged before this.
 
         Returns:
             Whether it is confirmed, now or before. False: there is no row of this digest any more.
@@ -119,7 +119,7 @@ class Intake:
         return [Unfinished(**r) for r in await self._database.rows(query("unconfirmed"), params)]
 
     async def remove(self, seen: Unfinished) -> bool:
-        """Remove the row of a submission that never finished, with an alert; only as it was seen, and unconfirmed (A6).
+        """Remove the row of a submission that never finished, with an alert; only as it was seen, and unconfirmed.
 
         Returns:
             Whether it was removed.
@@ -134,7 +134,7 @@ class Intake:
         return counts[1] > 0
 
     async def dead_letter(self, task_id: str, submitter: str, reason: str, message: Json) -> None:
-        """Keep a submission that contradicts the record, once, and alert an operator (A4)."""
+        """Keep a submission that contradicts the record, once, and alert an operator."""
         text = json.dumps(message, sort_keys=True)
         letter = {"task_id": task_id, "submitter": submitter, "reason": reason, "letter": text}
         digest = hashlib.sha256(text.encode()).hexdigest()

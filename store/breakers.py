@@ -1,4 +1,4 @@
-"""Circuit breakers, one a remote service, in the store, so that every worker sees the same one (C8).
+"""Circuit breakers, one a remote service, in the store, so that every worker sees the same one.
 
 Attempts that fail in a row open it. While it is open no step that needs the service begins, holders release their
 tasks without spending budget, and claims pass over tasks whose next step needs it. From `retry_at` on one task at a
@@ -33,7 +33,7 @@ class BreakerTerms:
         failures: Attempts in a row that fail before one opens.
         pause: Before the first probe; doubles with each that fails, up to `longest_pause`.
         lease: Time that a probe has, from its choice to its answer.
-        per_s: Tasks a second that are let go at most after an outage. ramp: time until it is that many (D12).
+        per_s: Tasks a second that are let go at most after an outage. ramp: time until it is that many.
     """
 
     failures: int = 5

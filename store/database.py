@@ -185,4 +185,4 @@ SESSION = (
     "SET enable_bitmapscan = off",
 )
 """What a connection of the pool has besides. Each statement has its index and a limit that the planner can't see, so by
-statistics alone it would now and then read and sort a whole backlog to return the first few rows of it (D10)."""
+statistics alone it would now and then read and sort a whole backlog to return the first few rows of it."""

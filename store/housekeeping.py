@@ -1,4 +1,4 @@
-"""The housekeeper: finishes or removes submissions whose submitter died between its writes (A6).
+"""The housekeeper: finishes or removes submissions whose submitter died between its writes.
 
 Anybody may do this at the same time, and die anywhere in it: each write decides by itself. Whoever is about to remove a
 row puts an `abandoned` record first, so that a submitter that comes late must look at the row again.

@@ -1,4 +1,4 @@
-"""Answers that came later: kept once each by key and response id, whoever waits for them (C11)."""
+"""Answers that came later: kept once each by key and response id, whoever waits for them."""
 
 from __future__ import annotations
 

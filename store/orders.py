@@ -43,7 +43,7 @@ class Orders:
         self.database = database
 
     async def create(self, task_id: str, definition: str, record: Json, digest: str) -> bool:
-        """Create the record if it is missing or was abandoned (A2, A3). False: there is another one of that id."""
+        """Create the record if it is missing or was abandoned. False: there is another one of that id."""
         params = {
             "task_id": task_id,
             "definition": definition,
@@ -62,7 +62,7 @@ class Orders:
         return {r["task_id"]: Record(r["record"], r["digest"], r["amendments"]) for r in rows}
 
     async def abandon(self, task_id: str, definition: str, digest: str) -> bool:
-        """Close a submission that never finished. False: its own record, of that digest, is there after all (A6)."""
+        """Close a submission that never finished. False: its own record, of that digest, is there after all."""
         params = {"task_id": task_id, "definition": definition}
         _, (_, found) = await self.database.transaction((query("abandon_record"), params), (_DIGEST, params))
         return bool(found[0]["digest"] != digest)

@@ -85,7 +85,7 @@ class Snapshot(BaseModel):
         return self.step(step).blocked
 
     def is_quarantined(self, step: str) -> bool:
-        """Whether the undo of this step is to be done once more, but not yet (F6)."""
+        """Whether the undo of this step is to be done once more, but not yet."""
         return any(e.quarantined for e in self.undo_log if e.step == step)
 
     def as_run(self, record: Json) -> RunInput:

@@ -2,7 +2,7 @@
 
 Every transition locks the task's row, runs its statement, and reads the task back, in one transaction. Where the
 statement changed nothing, the snapshot tells why: the row already says what was to be written (an acknowledgement was
-lost, or the work was run twice), or it is no longer the caller's (B2). Repeating any of these is safe.
+lost, or the work was run twice), or it is no longer the caller's. Repeating any of these is safe.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class StateStore:
         *,
         states: Sequence[TaskState] = CLAIMABLE,
     ) -> list[Claim]:
-        """Claim for `worker`, which has the definitions `loaded`, as many tasks as are free of its `slots` (B1).
+        """Claim for `worker`, which has the definitions `loaded`, as many tasks as are free of its `slots`.
 
         `states`: to go forward, to be undone, or both; with `task_ids`, none but those.
         """
@@ -175,7 +175,7 @@ class StateStore:
     async def fail(
         self, hold: Hold, step: str, error: Json, *, unknown: bool | None, then: Literal["undo", "error"]
     ) -> Report:
-        """Record a permanent fault at once: Error with an alert, or Compensating (C5).
+        """Record a permanent fault at once: Error with an alert, or Compensating.
 
         `unknown`: a call of this attempt or an earlier one may have been done all the same; the Agent knows, as it was
         told with the grant. None: this attempt sent none, and of earlier ones it is as on record; the step need not
@@ -217,7 +217,7 @@ class StateStore:
         return await self._once("release", hold, said, EventKind.RELEASED, End.RELEASED, cause)
 
     async def note_late(self, task_id: str, step: str, answer: Json, *, actor: str) -> None:
-        """Keep an answer that came too late as evidence, once an actor and step; nothing else changes (C10)."""
+        """Keep an answer that came too late as evidence, once an actor and step; nothing else changes."""
         key = {"task_id": task_id}
         params = {**key, "actor": actor, "step": step, "answer": json.dumps(answer)}
         await self.database.transaction((query("lock"), key), (query("late_answer"), params))
@@ -225,7 +225,7 @@ class StateStore:
     # --- undo -------------------------------------------------------------------------------------------------
 
     async def request_undo(self, request: UndoRequest) -> UndoVerdict:
-        """Ask for the undo of a task: one statement for every way of asking (F1)."""
+        """Ask for the undo of a task: one statement for every way of asking."""
         asked = request.model_dump(exclude={"heard"})
         return _verdict(request, *await self._on_request("request_undo", EventKind.UNDO_REQUESTED, asked))
 
@@ -236,7 +236,7 @@ class StateStore:
         return await self._boundary("undo_advance", hold, done, begin, calls, None)
 
     async def undo_fail(self, hold: Hold, step: str, error: Json) -> Report:
-        """The undo of a step was refused for good: CompensationFailed with an alert (F9)."""
+        """The undo of a step was refused for good: CompensationFailed with an alert."""
         said = {"step": step, "error": json.dumps(error)}
         return await self._once("undo_fail", hold, said, EventKind.UNDO_FAILED, End.UNDO_FAILED, error["message"])
 
@@ -253,7 +253,7 @@ class StateStore:
         no_effect: str | None = None,
         evidence: str | None = None,
     ) -> tuple[bool, Snapshot | None]:
-        """Error back to Pending, with counts reset and a fresh budget (G1).
+        """Error back to Pending, with counts reset and a fresh budget.
 
         Args:
             task_id: A task in Error. requester: who says so; reason: why.
@@ -280,7 +280,7 @@ class StateStore:
     async def repair_undo(
         self, task_id: str, step: str, target: UndoState, *, requester: str, reason: str, evidence: str | None = None
     ) -> tuple[bool, Snapshot | None]:
-        """A person skips an entry of the compensation log, or closes it as undone by hand, with evidence (F10).
+        """A person skips an entry of the compensation log, or closes it as undone by hand, with evidence.
 
         Args:
             task_id: A task that is Compensating, held by nobody, or CompensationFailed.

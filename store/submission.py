@@ -1,4 +1,4 @@
-"""Submission: two stores, no shared transaction, every write idempotent on the task id (A1 to A7, A9).
+"""Submission: two stores, no shared transaction, every write idempotent on the task id.
 
 The state row comes first, because admission is decided with it, but nobody can claim it; then the business record; then
 the row is confirmed, which makes it claimable; only then the acknowledgement. Whoever dies in between has acknowledged
@@ -169,7 +169,7 @@ def _validated(definition: Definition, submission: Submission) -> Json:
 
 
 def digest_of(definition: str, record: Json) -> str:
-    """SHA-256 of the canonical form: keys sorted, no white space, UTF-8 (A3)."""
+    """SHA-256 of the canonical form: keys sorted, no white space, UTF-8."""
     canonical = json.dumps([definition, record], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(canonical.encode()).hexdigest()
 

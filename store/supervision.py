@@ -1,4 +1,4 @@
-"""The state store as the Supervisor sees it, under its own database role: it finds, and it asks (D3)."""
+"""The state store as the Supervisor sees it, under its own database role: it finds, and it asks."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Supervision:
         return int(rows[0]["id"])
 
     async def finish_sweep(self, sweep: int, *, found: int, pages: int, oldest_overdue_s: float) -> None:
-        """Record what a sweep did (D4); what it changed, each page has recorded itself."""
+        """Record what a sweep did; what it changed, each page has recorded itself."""
         await self._database.rows(
             "UPDATE sweep SET finished_at = clock_timestamp(), found = %(found)s, pages = %(pages)s,"
             " oldest_overdue_s = %(oldest)s WHERE id = %(sweep)s AND finished_at IS NULL",
@@ -110,7 +110,7 @@ class Supervision:
         sweep: int | None = None,
         within: timedelta = timedelta(days=1),
     ) -> list[ExpiredTask]:
-        """The next page of expired rows behind `after` (complete_by, task_id), oldest first (D2).
+        """The next page of expired rows behind `after` (complete_by, task_id), oldest first.
 
         Empty once `sweep` is at work for longer than `within`.
         """
@@ -143,7 +143,7 @@ class Supervision:
         Args:
             decisions: One page. actor: who the events name. sweep: where the page is counted.
             per_s: Tasks a second that are let go at most; a second's worth of them at once. ramp: time until it is
-                that many again for those behind them (D12).
+                that many again for those behind them.
         """
         params = {"actor": actor, "sweep": sweep, "per_s": per_s, "ramp_s": ramp.total_seconds()}
         try:
@@ -191,7 +191,7 @@ class Supervision:
         )
 
     async def watch(self, *, stuck_after: timedelta, undo_stalled_after: timedelta, worker_gone: timedelta) -> None:
-        """Alert on tasks that nobody claims, undos that don't finish, and what makes no progress, once each (D11).
+        """Alert on tasks that nobody claims, undos that don't finish, and what makes no progress, once each.
 
         Args:
             stuck_after: For how long a task is due. undo_stalled_after: how long ago undo was asked for.
@@ -216,7 +216,7 @@ class Supervision:
         return None if rows[0]["age_s"] is None else timedelta(seconds=rows[0]["age_s"])
 
     async def alert_missed_sweep(self, message: str) -> bool:
-        """Alert on a missed sweep, once an outage; whether this call raised it (D1)."""
+        """Alert on a missed sweep, once an outage; whether this call raised it."""
         return bool(await self._database.rows(query("alert_missed_sweep"), {"message": message}))
 
     async def _recover(self, decisions: Sequence[Recovery], params: Params) -> list[tuple[str, str]]:

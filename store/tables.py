@@ -82,9 +82,9 @@ def _json(*, nullable: bool = True) -> Any:
 
 
 class Task(StateTable, table=True):
-    """One logical operation. Business details are not repeated here: an attempt loads them by id (B6).
+    """One logical operation. Business details are not repeated here: an attempt loads them by id.
 
-    `confirmed`: its business record is there; nobody claims it before (A6). `claim_nonce`: what only this claim's run
+    `confirmed`: its business record is there; nobody claims it before. `claim_nonce`: what only this claim's run
     knows. `waiting`: held, and all its running steps wait for a later answer: it fills no slot of its worker.
     `progress_at`: when it was submitted, first claimed, a step or an undo was last finished, its undo began, or a
     person last asked.
@@ -180,7 +180,7 @@ class Task(StateTable, table=True):
 
 
 class Step(StateTable, table=True):
-    """One step of a task. `budget` is what was granted in all, `budget_left` what may still be reserved (E1)."""
+    """One step of a task. `budget` is what was granted in all, `budget_left` what may still be reserved."""
 
     __tablename__ = "step"
     __table_args__ = (
@@ -218,7 +218,7 @@ class Step(StateTable, table=True):
 
 
 class Compensation(StateTable, table=True):
-    """The compensation log: one entry a step with an undo, written before the step's first call (F2).
+    """The compensation log: one entry a step with an undo, written before the step's first call.
 
     `generation` of the undo's own key: a service repeats its answer to a key, so what is to be done anew has another.
     """
@@ -286,7 +286,7 @@ class Presence(StateTable, table=True):
 
 
 class ServiceRow(StateTable, table=True):
-    """The circuit breaker of one remote service (C8). No row: closed, and never otherwise.
+    """The circuit breaker of one remote service. No row: closed, and never otherwise.
 
     Open, one task at a time may probe it from `retry_at` on, under a lease until `probe_until`; `forced` is a person's
     word against its own judgement. `reports`: who has reported the last failures, newest first.
@@ -315,7 +315,7 @@ class ServiceRow(StateTable, table=True):
 
 
 class ServiceEvent(StateTable, table=True):
-    """Append-only: one row for whatever moved the breaker of a service, written with it (C8, G4).
+    """Append-only: one row for whatever moved the breaker of a service, written with it.
 
     `task_id`: the task that reported it, or that probes. `until`: no probe before that; of a probe: its lease.
     `request`: by which a person's word is taken once.
@@ -346,7 +346,7 @@ class ServiceEvent(StateTable, table=True):
 
 
 class Inbox(StateTable, table=True):
-    """Answers that came later, once each by key and response id (C11); looked at before any new call.
+    """Answers that came later, once each by key and response id; looked at before any new call.
 
     A response id is the answering service's own: it says nothing about the answers to other keys.
     """
@@ -361,7 +361,7 @@ class Inbox(StateTable, table=True):
 
 
 class Sweep(StateTable, table=True):
-    """What a sweep of the Supervisor did and cost (D4).
+    """What a sweep of the Supervisor did and cost.
 
     `outage_until`: until then supervision or the store was out, as this sweep found when it began (see
     `begin_sweep.sql`); `timeline`: of the server that it found.
@@ -386,7 +386,7 @@ class Sweep(StateTable, table=True):
 
 
 class StaleRun(StateTable, table=True):
-    """An attempt that has lost its task: its run is to be ended, and what it has not answered to be passed on (F1).
+    """An attempt that has lost its task: its run is to be ended, and what it has not answered to be passed on.
 
     `given_up`: no other attempt follows.
     """
@@ -400,7 +400,7 @@ class StaleRun(StateTable, table=True):
 
 
 class DeadLetter(StateTable, table=True):
-    """A submission that contradicts what is on record: kept as it came, once, overwriting nothing (A4)."""
+    """A submission that contradicts what is on record: kept as it came, once, overwriting nothing."""
 
     __tablename__ = "dead_letter"
     __table_args__ = (UniqueConstraint("task_id", "digest", name="conflict_is_kept_once"),)

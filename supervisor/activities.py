@@ -19,15 +19,15 @@ _STALE_RUNS = 200
 
 
 class SweepTerms(BaseModel):
-    """Bounds of a sweep (D4): span of deadlines, rows a page, pages at most; and the interval, to know an outage by.
+    """Bounds of a sweep: span of deadlines, rows a page, pages at most; and the interval, to know an outage by.
 
     Each has a default, so that a Schedule of another release starts sweeps that this one understands.
 
     Attributes:
-        recovery_per_s: Tasks a second that are let go at most. recovery_ramp_s: time until it is that many (D12).
+        recovery_per_s: Tasks a second that are let go at most. recovery_ramp_s: time until it is that many.
         stuck_after_s: For how long a task may be due with nobody claiming it, or open without progress beyond what its
             definition allows for. undo_stalled_after_s: how long an undo may take. worker_gone_s: a definition that no
-            worker has shown for so long has none (D11).
+            worker has shown for so long has none.
     """
 
     interval_s: float = 10.0
@@ -95,7 +95,7 @@ class SweepEnd(BaseModel):
 
 
 class SupervisorActivities:
-    """Reads, decides, asks. Has no Agent, and a database role that can't begin or complete a step (D3)."""
+    """Reads, decides, asks. Has no Agent, and a database role that can't begin or complete a step."""
 
     def __init__(self, supervision: Supervision, client: Client | None) -> None:
         self._supervision, self._client = supervision, client

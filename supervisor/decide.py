@@ -1,4 +1,4 @@
-"""What the Supervisor asks for when a task has expired: one pure function (D5 to D7).
+"""What the Supervisor asks for when a task has expired: one pure function.
 
 too many attempts in vain    ─► Error, or CompensationFailed
 nothing was begun            ─► back again, nothing counted; after a back-off, if it was not the first time

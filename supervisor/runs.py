@@ -1,7 +1,7 @@
 """Ends the runs of attempts whose task was taken from them, and passes on what they were asked in vain.
 
-Fencing does not depend on it (B9). That a request for undo is answered does: what Temporal has accepted counts, also
-where the run was closed before it could read it (F1). So the store keeps every such attempt until that is done.
+Fencing does not depend on it. That a request for undo is answered does: what Temporal has accepted counts, also
+where the run was closed before it could read it. So the store keeps every such attempt until that is done.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The Temporal Schedule that starts sweeps: overlap skip, short catch-up; made again if it is missing (D1).
+"""The Temporal Schedule that starts sweeps: overlap skip, short catch-up; made again if it is missing.
 
-A sweep whose worker dies is given to another one within a fraction of the interval: the task's time-out (D9).
+A sweep whose worker dies is given to another one within a fraction of the interval: the task's time-out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Supervisor's workflow: one bounded sweep, started by a Temporal Schedule (D1, D4)."""
+"""The Supervisor's workflow: one bounded sweep, started by a Temporal Schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request for undo that can be made in every state of a task, also when no attempt is running (F1).
+"""A request for undo that can be made in every state of a task, also when no attempt is running.
 
 Temporal takes no signal for a closed run; signal-with-start of this workflow is always taken:
 

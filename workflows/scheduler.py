@@ -1,4 +1,4 @@
-"""The Scheduler: one workflow that interprets a task definition, forward or undo (B4, B5, B8).
+"""The Scheduler: one workflow that interprets a task definition, forward or undo.
 
 The workflow type is the task's name, the workflow id is the lock holder. The state store is the truth: every boundary
 is one guarded write, and a run that lost its hold ends quietly. A run that did not finish its task fails with a typed
@@ -283,7 +283,7 @@ class _Attempt:
     # --- undo -------------------------------------------------------------------------------------------------
 
     async def undo(self) -> None:
-        """Undo what was begun, last begun first (F3); ends by raising `Ended`."""
+        """Undo what was begun, last begun first; ends by raising `Ended`."""
         log = self._run.undo_log
         if not log:
             raise Ended(await self._bookkeeping("finish_undo", self._work_on("")))
@@ -353,7 +353,7 @@ class _Attempt:
         return report.model_copy(update={"result": result})
 
     async def _call(self, step: Step, work: Work, grant: Grant) -> Outcome:
-        """Ask a queued Agent. An answer that comes later may be in the inbox before Temporal hears of it (C11)."""
+        """Ask a queued Agent. An answer that comes later may be in the inbox before Temporal hears of it."""
         asked = asyncio.create_task(self._ask(step, work, grant))
         for pause_s in looks(grant.within_s) if step.answers_later and not work.undo else []:
             await workflow.wait([asked], timeout=pause_s)
@@ -365,7 +365,7 @@ class _Attempt:
         return await asked
 
     async def _ask(self, step: Step, work: Work, grant: Grant) -> Outcome:
-        """What the activity comes to. Its schedule-to-close timeout is the durable timer of the race (C9)."""
+        """What the activity comes to. Its schedule-to-close timeout is the durable timer of the race."""
         if work.request is None:
             raise AssertionError("a queued call has a request")
         if grant.within_s <= 0:
@@ -413,7 +413,7 @@ class _Attempt:
 
     async def stand_aside(self, *, asked: bool) -> None:
         """The run was cancelled from outside: an undo is handed on; otherwise undo is asked for, unless it is already,
-        if this run still holds the task (G6)."""
+        if this run still holds the task."""
         if self._run.undo:
             await workflow.execute_local_activity("release", self._work_on(""), result_type=dict, **LOCAL)
         elif not asked:

@@ -1,6 +1,6 @@
 """Options of the Scheduler's activities: every timeout comes from the definition, and nothing is retried by Temporal.
 
-The durable budget in the store owns the retries (E1), so the maximum of attempts is 1 everywhere.
+The durable budget in the store owns the retries, so the maximum of attempts is 1 everywhere.
 """
 
 from __future__ import annotations

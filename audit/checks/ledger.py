@@ -14,13 +14,13 @@ from domain.states import EventKind, TaskState, UndoState
 
 
 def effect_is_there_at_most_once(picture: Picture) -> Iterator[str]:
-    """One live effect per task and step, over all generations of its key (design 1, failures 2)."""
+    """One live effect per task and step, over all generations of its key."""
     live = Counter(e.step for e in _effects(picture) if e.is_live)
     yield from (f"step {step} has {n} live effects" for step, n in sorted(live.items()) if n > 1)
 
 
 def processed_has_every_effect(picture: Picture) -> Iterator[str]:
-    """Processed: every step's effect stands, at the services that were asked (design 2, failures 2, 3)."""
+    """Processed: every step's effect stands, at the services that were asked."""
     if picture.task.state is not TaskState.PROCESSED or picture.ledgers is None or picture.definition is None:
         return
     live = {e.step for e in _effects(picture) if e.is_live}
@@ -29,7 +29,7 @@ def processed_has_every_effect(picture: Picture) -> Iterator[str]:
 
 
 def compensated_has_no_effect(picture: Picture) -> Iterator[str]:
-    """Compensated: no effect stands but of steps that have no undo, or were closed by hand (design 2, failures 3)."""
+    """Compensated: no effect stands but of steps that have no undo, or were closed by hand."""
     if picture.task.state is TaskState.COMPENSATED:
         live = [e for e in _effects(picture) if e.is_live and picture.undoable(e.step)]
         live = [e for e in live if not picture.is_closed_by_hand(e.step)]
@@ -37,7 +37,7 @@ def compensated_has_no_effect(picture: Picture) -> Iterator[str]:
 
 
 def calls_stay_within_what_was_granted(picture: Picture) -> Iterator[str]:
-    """A service received no more calls and questions of a step than were granted (design 5, failures 8)."""
+    """A service received no more calls and questions of a step than were granted."""
     calls = Counter((c.step, c.undo) for c in (*_calls(picture), *_probes(picture)) if not c.duplicate)
     for step in picture.steps:
         for word, undo, granted, left in (
@@ -49,7 +49,7 @@ def calls_stay_within_what_was_granted(picture: Picture) -> Iterator[str]:
 
 
 def no_effect_after_its_undo(picture: Picture) -> Iterator[str]:
-    """No effect was made after the tombstone or the undo of its key (design 2, failures 4)."""
+    """No effect was made after the tombstone or the undo of its key."""
     barred = {t.key for ledger in (picture.ledgers or {}).values() for t in ledger.tombstones}
     undone = {c.step for c in _calls(picture) if c.undo and c.outcome == "executed"}
     for effect in _effects(picture):
@@ -62,7 +62,7 @@ def no_effect_after_its_undo(picture: Picture) -> Iterator[str]:
 
 
 def tokens_never_fall(picture: Picture) -> Iterator[str]:
-    """The fencing tokens that a service accepted for a task never fall, and none is of no attempt (failures 7)."""
+    """The fencing tokens that a service accepted for a task never fall, and none is of no attempt."""
     for service, ledger in sorted((picture.ledgers or {}).items()):
         accepted = sorted([*ledger.effects, *ledger.tombstones], key=lambda e: e.created_at)
         for one, other in pairwise(accepted):
@@ -74,7 +74,7 @@ def tokens_never_fall(picture: Picture) -> Iterator[str]:
 
 
 def ledgers_show_undo_in_reverse(picture: Picture) -> Iterator[str]:
-    """By the services' own clocks too, what began last was undone first (design 6, failures 5)."""
+    """By the services' own clocks too, what began last was undone first."""
     undone = {
         entry.step: min(times)
         for entry in sorted(picture.undo_log, key=lambda e: e.seq, reverse=True)
@@ -86,7 +86,7 @@ def ledgers_show_undo_in_reverse(picture: Picture) -> Iterator[str]:
 
 
 def money_adds_up(picture: Picture) -> Iterator[str]:
-    """What was taken and not given back is all that its undo would give back, or nothing (failures 3)."""
+    """What was taken and not given back is all that its undo would give back, or nothing."""
     state = picture.task.state
     if state not in (TaskState.PROCESSED, TaskState.COMPENSATED):
         return
@@ -102,7 +102,7 @@ def money_adds_up(picture: Picture) -> Iterator[str]:
 
 def calls_are_made_in_their_time(picture: Picture) -> Iterator[str]:
     """No service carried a call out before its attempt had begun the step, or after its deadline; and none was told of
-    more time than that leaves (F2, failures 9)."""
+    more time than that leaves."""
     early, bound = picture.terms.clocks_differ, picture.terms.network_bound
     begun = _begun(picture)
     for call in _calls(picture):
@@ -121,13 +121,13 @@ def calls_are_made_in_their_time(picture: Picture) -> Iterator[str]:
 
 
 def no_call_was_sent_with_its_time_up(picture: Picture) -> Iterator[str]:
-    """Every call said that it had time left when it was sent (design 8, failures 9)."""
+    """Every call said that it had time left when it was sent."""
     late = [c for c in _calls(picture) if c.time_left_ms is not None and c.time_left_ms <= 0]
     yield from (f"call {c.key} was sent with {c.time_left_ms} ms left" for c in late)
 
 
 def no_call_has_more_time_than_its_step(picture: Picture) -> Iterator[str]:
-    """No call said that it had more time left than its step may take: time is the store's (design 8, failures 45)."""
+    """No call said that it had more time left than its step may take: time is the store's."""
     for call in _calls(picture):
         within = picture.definition.within(call.step) if picture.definition else None
         if within is not None and call.time_left_ms is not None and call.time_left_ms > within.total_seconds() * 1000:

@@ -34,7 +34,7 @@ _UNFINISHED = frozenset({StepState.NOT_STARTED, StepState.RUNNING, StepState.FAI
 
 
 def events_are_numbered_without_a_gap(picture: Picture) -> Iterator[str]:
-    """Every transition has exactly one event, numbered 1..last_event (design 7, failures 18)."""
+    """Every transition has exactly one event, numbered 1..last_event."""
     numbers = [e.number for e in picture.events]
     if numbers != list(range(1, picture.task.last_event + 1)):
         wanted = set(range(1, picture.task.last_event + 1))
@@ -42,7 +42,7 @@ def events_are_numbered_without_a_gap(picture: Picture) -> Iterator[str]:
 
 
 def events_fold_to_the_row(picture: Picture) -> Iterator[str]:
-    """The last event says the row's state and epoch (design 7, failures 18)."""
+    """The last event says the row's state and epoch."""
     if picture.events:
         last = picture.events[-1]
         if last.state_to is not picture.task.state:
@@ -52,7 +52,7 @@ def events_fold_to_the_row(picture: Picture) -> Iterator[str]:
 
 
 def state_changes_are_legal(picture: Picture) -> Iterator[str]:
-    """Each event begins where the one before it ended, and goes a way that the state machine has (failures 6, 10)."""
+    """Each event begins where the one before it ended, and goes a way that the state machine has."""
     before: TaskState | None = None
     for event in picture.events:
         step = f"event {event.number} ({event.kind}): {event.state_from} -> {event.state_to}"
@@ -64,7 +64,7 @@ def state_changes_are_legal(picture: Picture) -> Iterator[str]:
 
 
 def epochs_rise_by_one_with_each_claim(picture: Picture) -> Iterator[str]:
-    """Every claim raises the epoch by one, and nothing else does (design 4, failures 6)."""
+    """Every claim raises the epoch by one, and nothing else does."""
     if picture.events and picture.events[0].epoch != 0:
         yield f"event {picture.events[0].number} has epoch {picture.events[0].epoch}, not 0"
     for one, other in pairwise(picture.events):
@@ -74,7 +74,7 @@ def epochs_rise_by_one_with_each_claim(picture: Picture) -> Iterator[str]:
 
 
 def only_the_holder_moves_it(picture: Picture) -> Iterator[str]:
-    """A run's events are by the attempt that held the task; the last hold is that of the row (design 4, failures 7)."""
+    """A run's events are by the attempt that held the task; the last hold is that of the row."""
     holder: str | None = None
     for event in picture.events:
         if event.kind in _BY_HOLDER and event.actor != holder:
@@ -88,7 +88,7 @@ def only_the_holder_moves_it(picture: Picture) -> Iterator[str]:
 
 
 def only_one_run_writes_for_an_attempt(picture: Picture) -> Iterator[str]:
-    """What an attempt wrote, one run of it wrote: one that was made by a reset does not hold the task (B2, B9, G6)."""
+    """What an attempt wrote, one run of it wrote: one that was made by a reset does not hold the task."""
     runs: dict[int, set[str]] = {}
     for event in picture.events:
         if run := event.detail.get("run_id"):
@@ -97,7 +97,7 @@ def only_one_run_writes_for_an_attempt(picture: Picture) -> Iterator[str]:
 
 
 def expiry_ends_the_hold_that_it_names(picture: Picture) -> Iterator[str]:
-    """The Supervisor evicts the holder that it read, and nobody who came after it (D3, failures 42)."""
+    """The Supervisor evicts the holder that it read, and nobody who came after it."""
     for event in picture.events:
         holder = attempt_id(picture.task.definition, picture.task.task_id, event.epoch)
         named = event.detail.get("held_by", holder)
@@ -106,7 +106,7 @@ def expiry_ends_the_hold_that_it_names(picture: Picture) -> Iterator[str]:
 
 
 def outage_counts_no_failure(picture: Picture) -> Iterator[str]:
-    """No expiry counts a failure of a task that was held in an outage of supervision or the store (failures 42)."""
+    """No expiry counts a failure of a task that was held in an outage of supervision or the store."""
     claimed = {e.epoch: e.at for e in picture.events if e.kind is EventKind.CLAIMED}
     for event in picture.events:
         if event.kind is EventKind.EXPIRED and event.detail.get("failed") and event.epoch in claimed:
@@ -116,7 +116,7 @@ def outage_counts_no_failure(picture: Picture) -> Iterator[str]:
 
 
 def requests_say_who_asked_and_why(picture: Picture) -> Iterator[str]:
-    """Undo requests, repairs and resubmits name their requester and a reason (design 4, failures 15)."""
+    """Undo requests, repairs and resubmits name their requester and a reason."""
     for event in picture.events:
         if event.kind in _BY_PEOPLE:
             if not event.actor.strip():
@@ -126,7 +126,7 @@ def requests_say_who_asked_and_why(picture: Picture) -> Iterator[str]:
 
 
 def events_fold_to_the_steps(picture: Picture) -> Iterator[str]:
-    """A step that has begun, is Completed or Undone, has the event that says so, and back (failures 18)."""
+    """A step that has begun, is Completed or Undone, has the event that says so, and back."""
     said = {(word, e.detail.get(word)) for e in picture.events for word in ("began", "completed", "undone")}
     for step in picture.steps:
         if step.has_begun and ("began", step.name) not in said:
@@ -141,7 +141,7 @@ def events_fold_to_the_steps(picture: Picture) -> Iterator[str]:
 
 
 def failures_are_counted_once(picture: Picture) -> Iterator[str]:
-    """The task's failure count is that of the events that are failures, since a person last asked (failures 8)."""
+    """The task's failure count is that of the events that are failures, since a person last asked."""
     count = 0
     for event in picture.events:
         if event.kind in _BY_PEOPLE or event.kind is EventKind.PROCESSED:
@@ -153,7 +153,7 @@ def failures_are_counted_once(picture: Picture) -> Iterator[str]:
 
 
 def step_failures_have_their_events(picture: Picture) -> Iterator[str]:
-    """No step has failed more often than events say; what it did since may have set its count back (failures 8, 41)."""
+    """No step has failed more often than events say; what it did since may have set its count back."""
     said = Counter[str]()
     for event in picture.events:
         if event.kind is EventKind.EXPIRED:
@@ -166,7 +166,7 @@ def step_failures_have_their_events(picture: Picture) -> Iterator[str]:
 
 
 def release_before_any_call_costs_nothing(picture: Picture) -> Iterator[str]:
-    """A task that was never held in vain but by those who sent nothing has spent what its completions say (E2)."""
+    """A task that was never held in vain but by those who sent nothing has spent what its completions say."""
     used, at_work = Counter[str](), set[str]()
     for event in picture.events:
         said = event.detail
@@ -189,7 +189,7 @@ def release_before_any_call_costs_nothing(picture: Picture) -> Iterator[str]:
 
 
 def finished_work_is_not_repeated(picture: Picture) -> Iterator[str]:
-    """A step is completed once and undone once, and a task is Processed once, whatever was retried (design 1, F11)."""
+    """A step is completed once and undone once, and a task is Processed once, whatever was retried."""
     for word in ("completed", "undone"):
         times = Counter(e.detail[word] for e in picture.events if word in e.detail)
         yield from (f"step {step} was {word} {n} times" for step, n in sorted(times.items()) if n > 1)
@@ -198,7 +198,7 @@ def finished_work_is_not_repeated(picture: Picture) -> Iterator[str]:
 
 
 def first_answer_decides_its_step(picture: Picture) -> Iterator[str]:
-    """A step comes to what the first answer to its key says, where that came before its end (C10, C11).
+    """A step comes to what the first answer to its key says, where that came before its end.
 
     An answer that nobody waited for may be used by none: its step, or its task, had ended otherwise by then.
     """
@@ -217,7 +217,7 @@ def first_answer_decides_its_step(picture: Picture) -> Iterator[str]:
 
 
 def steps_begin_in_their_order(picture: Picture) -> Iterator[str]:
-    """A step begins when all that it comes after are completed, and not before (failures 6)."""
+    """A step begins when all that it comes after are completed, and not before."""
     done: set[str] = set()
     for event in picture.events:
         if "completed" in event.detail:
@@ -229,7 +229,7 @@ def steps_begin_in_their_order(picture: Picture) -> Iterator[str]:
 
 
 def no_step_begins_at_an_open_breaker(picture: Picture) -> Iterator[str]:
-    """While a service's breaker is open no step that needs it begins, nor an undo, but of the task that probes (C8)."""
+    """While a service's breaker is open no step that needs it begins, nor an undo, but of the task that probes."""
     for event in picture.events:
         step = event.detail.get("began")
         undo = event.kind is EventKind.UNDO_ADVANCED

@@ -19,7 +19,7 @@ _UNDO_WORDS = {
 
 
 def processed_is_complete(picture: Picture) -> Iterator[str]:
-    """Processed: every step Completed, nothing undone (design 2, failures 3)."""
+    """Processed: every step Completed, nothing undone."""
     if picture.task.state is not _T.PROCESSED:
         return
     yield from (f"it is Processed, step {s.name} is {s.state}" for s in picture.steps if s.state is not _S.COMPLETED)
@@ -27,14 +27,14 @@ def processed_is_complete(picture: Picture) -> Iterator[str]:
 
 
 def compensated_is_undone(picture: Picture) -> Iterator[str]:
-    """Compensated: every entry of the undo log is Undone, or closed by hand with evidence (design 2, failures 3)."""
+    """Compensated: every entry of the undo log is Undone, or closed by hand with evidence."""
     if picture.task.state is _T.COMPENSATED:
         left = [e for e in picture.undo_log if e.state not in (_U.UNDONE, _U.CLOSED_BY_HAND)]
         yield from (f"it is Compensated, undo of {e.step} is {e.state}" for e in left)
 
 
 def what_needs_a_person_has_an_alert(picture: Picture) -> Iterator[str]:
-    """Error and CompensationFailed: an alert for each time that the task came there (design 2, 3; failures 15)."""
+    """Error and CompensationFailed: an alert for each time that the task came there."""
     for state, kind in _ALERTS.items():
         came = sum(e.state_to is state and e.state_from is not state for e in picture.events)
         times = max(came, picture.task.state is state)
@@ -44,13 +44,13 @@ def what_needs_a_person_has_an_alert(picture: Picture) -> Iterator[str]:
 
 
 def what_needs_a_person_says_why(picture: Picture) -> Iterator[str]:
-    """Error and CompensationFailed carry a cause that a person can read (failures 15)."""
+    """Error and CompensationFailed carry a cause that a person can read."""
     if picture.task.state in _ALERTS and not str((picture.task.error or {}).get("message") or "").strip():
         yield f"it is {picture.task.state}, and its error says {picture.task.error}"
 
 
 def held_exactly_while_it_has_a_deadline(picture: Picture) -> Iterator[str]:
-    """A holder has a deadline, is the newest attempt, and is there only while the task is at work (design 3, 4)."""
+    """A holder has a deadline, is the newest attempt, and is there only while the task is at work."""
     task = picture.task
     if (task.locked_by is None) != (task.complete_by is None):
         yield f"locked_by is {task.locked_by}, complete_by is {task.complete_by}"
@@ -63,7 +63,7 @@ def held_exactly_while_it_has_a_deadline(picture: Picture) -> Iterator[str]:
 
 
 def nothing_is_stuck(picture: Picture) -> Iterator[str]:
-    """Held in time or found soon; claimable, and claimed soon if a live worker is there (design 3, liveness).
+    """Held in time or found soon; claimable, and claimed soon if a live worker is there.
 
     Where a breaker is open, tasks wait for it. Nobody waits for a submission that was not finished.
     """
@@ -80,7 +80,7 @@ def nothing_is_stuck(picture: Picture) -> Iterator[str]:
 
 
 def budgets_are_not_overdrawn(picture: Picture) -> Iterator[str]:
-    """What is left of a budget, and reserved of it, is within 0 and what was granted (design 5, failures 8)."""
+    """What is left of a budget, and reserved of it, is within 0 and what was granted."""
     for s in picture.steps:
         undoing = s.state is _S.UNDOING
         for word, granted, left, open_ in (
@@ -92,7 +92,7 @@ def budgets_are_not_overdrawn(picture: Picture) -> Iterator[str]:
 
 
 def undo_runs_in_reverse(picture: Picture) -> Iterator[str]:
-    """What began last is undone first, and an entry only after all that began later (design 6, failures 5).
+    """What began last is undone first, and an entry only after all that began later.
 
     What a person repaired, in whatever order, is not looked at.
     """
@@ -106,7 +106,7 @@ def undo_runs_in_reverse(picture: Picture) -> Iterator[str]:
 
 
 def undo_log_fits_the_steps(picture: Picture) -> Iterator[str]:
-    """Every begun step with an undo is in the log, and both say how far its undo got (design 6, F2)."""
+    """Every begun step with an undo is in the log, and both say how far its undo got."""
     entries = {e.step: e for e in picture.undo_log}
     repaired = picture.repaired
     for step in picture.steps:
@@ -122,7 +122,7 @@ def undo_log_fits_the_steps(picture: Picture) -> Iterator[str]:
 
 
 def steps_fit_the_state(picture: Picture) -> Iterator[str]:
-    """A step is at work only in a task that is; undo only in one that is undone, or whose undo failed (failures 6).
+    """A step is at work only in a task that is; undo only in one that is undone, or whose undo failed.
 
     A task that expired into Error keeps the steps that were Running: their outcome is unknown.
     """
@@ -139,7 +139,7 @@ def steps_fit_the_state(picture: Picture) -> Iterator[str]:
 
 
 def begun_task_has_its_business_record(picture: Picture) -> Iterator[str]:
-    """A task that has begun a step has a business record of the same digest (failures 1, 13)."""
+    """A task that has begun a step has a business record of the same digest."""
     if any(s.has_begun for s in picture.steps) and picture.digest != picture.task.record_digest:
         found = f"has the digest {picture.digest[:12]}" if picture.digest is not None else "is not there"
         yield f"its business record {found}; submitted was {picture.task.record_digest[:12]}"

@@ -10,13 +10,13 @@ from domain.states import EventKind
 
 
 def attempt_has_one_run(picture: Picture) -> Iterator[str]:
-    """Every (task, epoch) was run once at most; one that a person reset is not counted (design 4, failures 7)."""
+    """Every (task, epoch) was run once at most; one that a person reset is not counted."""
     times = Counter(run.epoch for run in picture.runs or () if not run.is_reset)
     yield from (f"attempt {epoch} has {n} runs" for epoch, n in sorted(times.items()) if n > 1)
 
 
 def run_has_its_claim(picture: Picture) -> Iterator[str]:
-    """No run of an attempt that no claim made: a claim is the only thing that starts a run (design 4)."""
+    """No run of an attempt that no claim made: a claim is the only thing that starts a run."""
     claimed = {e.epoch for e in picture.events if e.kind is EventKind.CLAIMED}
     for run in picture.runs or ():
         if run.epoch not in claimed:
@@ -27,7 +27,7 @@ def run_has_its_claim(picture: Picture) -> Iterator[str]:
 
 def bound_run_was_given_the_record(picture: Picture) -> Iterator[str]:
     """A run that wrote anything has worked on the business record that was submitted, unless that was amended since:
-    whoever starts a run by hand can't have another sum charged (design 4, failures 13)."""
+    whoever starts a run by hand can't have another sum charged."""
     bound = {e.detail["run_id"] for e in picture.events if "run_id" in e.detail}
     amended = min((e.epoch for e in picture.events if e.detail.get("changes")), default=picture.task.epoch)
     for run in picture.runs or ():
@@ -37,7 +37,7 @@ def bound_run_was_given_the_record(picture: Picture) -> Iterator[str]:
 
 
 def finished_run_finished_its_task(picture: Picture) -> Iterator[str]:
-    """A run that Temporal shows as completed has ended its task; the status column is true (design 4)."""
+    """A run that Temporal shows as completed has ended its task; the status column is true."""
     ends = (EventKind.PROCESSED, EventKind.COMPENSATED)
     finished = {e.epoch for e in picture.events if e.kind in ends}
     for run in picture.runs or ():

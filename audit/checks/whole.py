@@ -52,7 +52,7 @@ class Whole:
 
 
 def acknowledged_task_is_there(whole: Whole) -> Iterator[Finding]:
-    """Every submission that was ever accepted has its task (design 3, failures 1, 16)."""
+    """Every submission that was ever accepted has its task."""
     answers = whole.witnesses.answers
     for task_id, told in sorted(answers.by_task.items()) if answers else ():
         if task_id not in whole.seen and any(a.verdict == "accepted" for a in told):
@@ -60,7 +60,7 @@ def acknowledged_task_is_there(whole: Whole) -> Iterator[Finding]:
 
 
 def effect_belongs_to_a_task(whole: Whole) -> Iterator[Finding]:
-    """No service did anything for a task that is not there (failures 1)."""
+    """No service did anything for a task that is not there."""
     ledgers = whole.witnesses.ledgers
     for task_id, services in sorted(ledgers.by_task.items()) if ledgers else ():
         if task_id not in whole.seen:
@@ -69,7 +69,7 @@ def effect_belongs_to_a_task(whole: Whole) -> Iterator[Finding]:
 
 
 def run_belongs_to_a_task(whole: Whole) -> Iterator[Finding]:
-    """No attempt was run at a task that is not there (failures 1)."""
+    """No attempt was run at a task that is not there."""
     runs = whole.witnesses.runs
     for task_id, found in sorted(runs.by_task.items()) if runs else ():
         if task_id not in whole.seen:
@@ -77,12 +77,12 @@ def run_belongs_to_a_task(whole: Whole) -> Iterator[Finding]:
 
 
 def record_belongs_to_a_task(whole: Whole) -> Iterator[Finding]:
-    """A business record that is not closed has its state row: the row comes first (failures 13)."""
+    """A business record that is not closed has its state row: the row comes first."""
     yield from ((task_id, "it has a business record, and no row in the state store") for task_id in whole.strays)
 
 
 def admission_caps_held(whole: Whole) -> Iterator[Finding]:
-    """At each insert the counts of its definition were below the caps, as the events tell (A9, failures 11).
+    """At each insert the counts of its definition were below the caps, as the events tell.
 
     What may not have been committed yet is not counted, so nothing is called a violation that the insert did not see.
     """

@@ -1,5 +1,5 @@
--- Inserts a task with its steps, all NotStarted, and its first event, only where its definition's caps leave room (A5,
--- A7, A9). It is not confirmed yet: nobody can claim it before `confirm.sql`.
+-- Inserts a task with its steps, all NotStarted, and its first event, only where its definition's caps leave room. It
+-- is not confirmed yet: nobody can claim it before `confirm.sql`.
 -- Runs under the admission lock, so that no other insert can come between the count and this one.
 WITH load AS MATERIALIZED (
     SELECT

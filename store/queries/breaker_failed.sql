@@ -1,5 +1,5 @@
 -- One more attempt in a row that failed at a service. At the threshold its breaker opens, with an alert; a probe that
--- failed keeps it open for longer: the pause before the next one doubles, up to its most (C8). No report counts twice: the
+-- failed keeps it open for longer: the pause before the next one doubles, up to its most. No report counts twice: the
 -- row has the last ones, as many as lead to its opening.
 WITH seen AS MATERIALIZED (
     SELECT

@@ -1,6 +1,6 @@
 -- A person's word on a service, against the breaker's own judgement: open, closed, or (null) back to its judgement, which
 -- starts closed. The next word overwrites this one, so it is kept among the service's events, with who, why, before and
--- after (G4); other operators are told by an alert. The same request is carried out once.
+-- after; other operators are told by an alert. The same request is carried out once.
 WITH seen AS MATERIALIZED (
     SELECT name, coalesce('forced ' || forced, state) AS state_from FROM service
     WHERE name = %(name)s AND NOT EXISTS (SELECT 1 FROM service_event WHERE request = %(request)s)

@@ -1,6 +1,6 @@
 -- Gives the right to probe an open service to one task that waits for it, once its pause is over, under a lease: of the
 -- definitions that the caller has loaded, the one that has waited longest, and rather one that can go on then than one
--- that another open service keeps back as well. While it is held in time, no other (C8). One service at a time: of two
+-- that another open service keeps back as well. While it is held in time, no other. One service at a time: of two
 -- that are due together each would go to a task that waits for the other one, too.
 WITH due AS MATERIALIZED (
     SELECT v.name

@@ -1,4 +1,4 @@
--- A service has answered: its failures are forgotten; if the task was the probe, its breaker closes (C8).
+-- A service has answered: its failures are forgotten; if the task was the probe, its breaker closes.
 WITH seen AS MATERIALIZED (
     SELECT name, state
     FROM service

@@ -1,5 +1,5 @@
 -- Makes a submission claimable whose business record is there: nobody can claim it before, and nobody removes it
--- afterwards (A1, A6). Returns a row if it is confirmed, by this or by an earlier write. Runs under the task's lock.
+-- afterwards. Returns a row if it is confirmed, by this or by an earlier write. Runs under the task's lock.
 WITH confirmed AS (
     UPDATE task AS t SET
         confirmed = true, not_before = clock_timestamp(), last_event = t.last_event + 1

@@ -1,4 +1,4 @@
--- One page of held rows whose complete_by has passed, oldest first (D2, D4). Reads only. The window begins at the
+-- One page of held rows whose complete_by has passed, oldest first. Reads only. The window begins at the
 -- oldest held row, so that nothing is ever too old to be found. With each: whether supervision or the store was out
 -- while it was held, however long ago, and how often it has expired in vain.
 SELECT

@@ -1,5 +1,5 @@
 -- A permanent fault of a step, recorded at once by the holder: the task goes to Error with an alert, or, where the
--- policy says undo and no pivot has begun, to Compensating, held by nobody (C5, D7, F1). Where no call may have had an
+-- policy says undo and no pivot has begun, to Compensating, held by nobody. Where no call may have had an
 -- effect there is none whose age matters. A step whose definition fails need not have begun, nor even be there; what
 -- this attempt reserved for it was not used, so with `unknown` null only earlier attempts count.
 WITH held AS MATERIALIZED (

@@ -1,4 +1,4 @@
--- Keeps an answer that came too late as evidence, once for each attempt and step: an event, and nothing else changes (C10).
+-- Keeps an answer that came too late as evidence, once for each attempt and step: an event, and nothing else changes.
 WITH noted AS (
     UPDATE task AS t SET last_event = t.last_event + 1
     WHERE

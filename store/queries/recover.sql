@@ -1,9 +1,9 @@
 -- Carries out one page of the Supervisor's decisions: each row only if the locked_by and the complete_by that were
 -- read still stand and the deadline has passed, so no task is recovered twice and no holder that moved on is evicted;
--- and only if nothing was written since, as a boundary in the last moment may have begun a pivot (F12). A pause that a
+-- and only if nothing was written since, as a boundary in the last moment may have begun a pivot. A pause that a
 -- service wished for is kept.
 -- One second's worth of tasks may go at once; those behind them go when it is over, at the pace that grows over the
--- ramp: counted over all pages and sweeps, no second lets more go than it should (D12).
+-- ramp: counted over all pages and sweeps, no second lets more go than it should.
 WITH decision AS MATERIALIZED (
     SELECT d.*
     FROM jsonb_to_recordset(%(decisions)s) AS d (
@@ -56,7 +56,7 @@ counted AS (
     WHERE s.task_id = x.task_id AND x.failed_steps ? s.name
 ),
 -- What did not fail, it only was at work when the attempt ended, is granted as many calls as it had reserved: another
--- step's failure costs it nothing, nor does an outage. It stays reserved, as those calls may have been made (C15).
+-- step's failure costs it nothing, nor does an outage. It stays reserved, as those calls may have been made.
 granted AS (
     UPDATE step AS s SET
         budget = s.budget + g.calls, budget_left = s.budget_left + g.calls,

@@ -1,5 +1,5 @@
 -- Lets the tasks that waited for a service go at a pace: none at once, then more and more a second over the ramp, then
--- so many a second (D12). Only where its breaker is about to close: its probe has succeeded, or a person says so.
+-- so many a second. Only where its breaker is about to close: its probe has succeeded, or a person says so.
 WITH waiting AS MATERIALIZED (
     SELECT t.task_id, t.state, t.not_before
     FROM task AS t

@@ -1,5 +1,5 @@
 -- Removes the row of a submission that was never finished, with its steps and its event, and alerts: only the very row
--- that was seen, and only while it is not confirmed, so that nothing can have been acknowledged on it (A6). Runs under
+-- that was seen, and only while it is not confirmed, so that nothing can have been acknowledged on it. Runs under
 -- the task's lock.
 WITH removed AS (
     DELETE FROM task AS t

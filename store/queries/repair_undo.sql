@@ -1,5 +1,5 @@
 -- A person repairs one entry of the compensation log of a task that nobody holds: skips it with a reason, or closes it as
--- undone by hand, with evidence (F10); not while the step's own call may be on its way, which nobody can have seen (F7).
+-- undone by hand, with evidence; not while the step's own call may be on its way, which nobody can have seen.
 -- The task is Compensating again, so that the rest is undone; no quarantine of the rest is cut short. If its undo had
 -- failed, the rest gets new keys, as a service may repeat its refusal of the old ones.
 WITH movable AS MATERIALIZED (

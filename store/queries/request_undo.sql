@@ -1,7 +1,7 @@
 -- Asks for the undo of a task, whoever holds it: Compensating, held by nobody, requester and reason in the event.
 -- Refused past the pivot; nothing changes if it is being undone already. From CompensationFailed the undo budget is
 -- granted anew, entries that were skipped are open again, each that is left gets a new key, as a service may repeat its
--- refusal of the old one, and no quarantine is cut short. With `holder`, only if that attempt still holds the task (F1).
+-- refusal of the old one, and no quarantine is cut short. With `holder`, only if that attempt still holds the task.
 WITH movable AS MATERIALIZED (
     SELECT t.task_id, t.state, t.epoch, t.definition, t.version
     FROM task AS t

@@ -1,6 +1,6 @@
 -- Error back to Pending on a person's word: counts reset, fresh budget granted, and a new key generation only where
 -- it is proved that no effect exists (refused for good, and no call of unknown outcome before), or a person says
--- on evidence that the calls of unknown outcome of step `no_effect` had none, and none is on its way (G1, G4, F7).
+-- on evidence that the calls of unknown outcome of step `no_effect` had none, and none is on its way.
 WITH movable AS MATERIALIZED (
     SELECT t.task_id, t.state, t.epoch, t.definition, t.version, w.key_generation, w.key_since
     FROM task AS t

@@ -1,8 +1,8 @@
 -- One boundary of an undo run: the undo of step `done` is finished, that of step `begin` in progress with its calls
 -- reserved, unless the breaker of its service is open. At a service without tombstones the first undo of a step only
--- begins a quarantine, after which it is undone once more (F6), under a new key, as the service may repeat its answer to
+-- begins a quarantine, after which it is undone once more, under a new key, as the service may repeat its answer to
 -- the old one: the row is given back until then. Once nothing is left the task is Compensated; or CompensationFailed if
--- a person skipped an entry. Only for the holder, in time (F2, F3).
+-- a person skipped an entry. Only for the holder, in time.
 WITH held AS MATERIALIZED (
     SELECT task_id, state, epoch FROM held_task(%(task_id)s, %(locked_by)s, %(run_id)s, %(nonce)s)
     WHERE state = 'Compensating' AND complete_by > clock_timestamp()

@@ -1,4 +1,4 @@
--- The undo of a step was refused for good: CompensationFailed with an alert; what comes after it is not tried (F9). An
+-- The undo of a step was refused for good: CompensationFailed with an alert; what comes after it is not tried. An
 -- undo whose definition fails need not have begun.
 WITH held AS MATERIALIZED (
     SELECT task_id, state, epoch FROM held_task(%(task_id)s, %(locked_by)s, %(run_id)s, %(nonce)s)

@@ -1,4 +1,4 @@
--- Alerts on open tasks that were claimed and make no progress (D11), whatever goes round: no release, expiry or claim
+-- Alerts on open tasks that were claimed and make no progress, whatever goes round: no release, expiry or claim
 -- but the first moves `progress_at`. Allowed is, beyond the time after which a task counts as stuck, what its definition makes it wait
 -- on purpose: its longest step, extended wait and quarantine. One alert a definition version within the hour.
 WITH allowed AS MATERIALIZED (

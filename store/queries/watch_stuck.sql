@@ -1,4 +1,4 @@
--- Alerts on what no deadline tells of (D11): tasks that are due for long and that nobody claims, one alert a definition
+-- Alerts on what no deadline tells of: tasks that are due for long and that nobody claims, one alert a definition
 -- version and cause within the hour; and undos that don't finish, one alert an undo. It looks at the first rows of each
 -- version in the claim's own index, the longest due, and at the longest undos, however many there are.
 WITH RECURSIVE version AS (

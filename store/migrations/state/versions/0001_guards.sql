@@ -97,7 +97,7 @@ BEGIN
             ('Undoing', 'Undone'),
             ('Undoing', 'UndoFailed'),
             ('UndoFailed', 'Undoing'),
-            -- a person closed the entry by hand (F10)
+            -- a person closed the entry by hand
             ('Running', 'Undone'),
             ('Completed', 'Undone'),
             ('Failed', 'Undone'),
@@ -172,13 +172,13 @@ LANGUAGE sql STABLE AS $$
     )
 $$;
 
--- For so long after its deadline a call that was sent in time may still arrive (F7).
+-- For so long after its deadline a call that was sent in time may still arrive.
 CREATE FUNCTION late_call_margin() RETURNS interval LANGUAGE sql IMMUTABLE AS $$
     SELECT interval '2 seconds'
 $$;
 
 -- The earliest moment at which undo may begin: where a begun step's service keeps no tombstones, nothing but time keeps
--- a late original out, so undo waits out every deadline that was ever granted to such a step, plus a margin (F7).
+-- a late original out, so undo waits out every deadline that was ever granted to such a step, plus a margin.
 CREATE FUNCTION undo_from(task text) RETURNS timestamptz LANGUAGE sql VOLATILE AS $$
     SELECT greatest(clock_timestamp(), (
         SELECT max(s.complete_by) + late_call_margin()
@@ -187,7 +187,7 @@ CREATE FUNCTION undo_from(task text) RETURNS timestamptz LANGUAGE sql VOLATILE A
     ))
 $$;
 
--- Whether the circuit breaker of a service keeps this task from calling it: open, and not the one task that probes (C8).
+-- Whether the circuit breaker of a service keeps this task from calling it: open, and not the one task that probes.
 CREATE FUNCTION is_blocked(called text, task text) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT EXISTS (
         SELECT 1 FROM service AS v
@@ -230,7 +230,7 @@ CREATE FUNCTION next_service(task text, undo boolean) RETURNS text LANGUAGE sql 
 $$;
 
 -- Seconds until number n of those that waited may go: their rate grows from nothing to `per_s` over `ramp_s`, and then
--- stays; with a jitter of less than a place in the queue (D12).
+-- stays; with a jitter of less than a place in the queue.
 CREATE FUNCTION paced(n bigint, per_s float8, ramp_s float8) RETURNS float8 LANGUAGE sql VOLATILE AS $$
     SELECT random() / per_s + CASE
         WHEN n <= per_s * ramp_s / 2 THEN sqrt(2 * ramp_s * n / per_s)

@@ -1,6 +1,6 @@
 -- Two roles: the application (Scheduler, dispatcher, command line), and the Supervisor, which may only ask: it writes
 -- the recovery fields of a task whose hold has expired, and what that costs its steps; it can't begin, complete or undo
--- one (D3). These grants say which tables and columns each may write; the guards, which rows, moves and kinds of event.
+-- one. These grants say which tables and columns each may write; the guards, which rows, moves and kinds of event.
 -- When something was written, nobody says but the database. Login roles are made members of these by whoever deploys.
 DO $$
 DECLARE
