@@ -77,7 +77,7 @@ def claiming_when_told(settings: Settings) -> Settings:
 
 
 @pytest.mark.demand("A1", "G12")
-async def test_start_runs_every_good_line_to_its_end_and_names_every_bad_one(
+async def test_start_runs_good_lines_to_their_end_and_names_bad_ones(
     bench: Bench, settings: Settings, order: dict[str, Any], machine: dict[str, Any], task_id: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "mixed.jsonl"
@@ -477,7 +477,7 @@ async def test_id_that_begins_with_a_hyphen_is_given_behind_two(bench: Bench, se
 
 
 @pytest.mark.demand("G1", "G12")
-async def test_resubmit_with_a_correction_finishes_an_order_with_an_unknown_address(
+async def test_corrected_order_is_finished_after_resubmission(
     bench: Bench, simulators: Simulators, settings: Settings, order: dict[str, Any], task_id: str
 ) -> None:
     order["address"]["line1"] = "Unknown"

@@ -159,7 +159,7 @@ async def test_name_that_is_taken_undoes_the_machine_before_the_pivot(
 
 
 @pytest.mark.demand("F8", "F9", "E4")
-async def test_refund_refused_for_ever_ends_in_compensation_failed_until_it_heals(
+async def test_refused_refund_is_compensation_failed_until_the_service_heals(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
 ) -> None:
     """The service repeats its refusal of a key: asked again, it is asked under another one."""

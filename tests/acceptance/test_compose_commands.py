@@ -88,9 +88,7 @@ async def test_command_of_the_service_runs_with_the_variables_it_is_given(
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-async def test_command_of_the_starter_loads_without_the_packages_of_a_desk_or_names_what_it_needs(
-    name: str, tmp_path: Path
-) -> None:
+async def test_starter_command_needs_no_desk_package_or_names_it(name: str, tmp_path: Path) -> None:
     process = await started(["starter.py", name, "--help"], {}, tmp_path, stderr=PIPE)
     out, err = (text.decode() for text in await process.communicate())
     if name in ("up", "demo"):
@@ -102,9 +100,7 @@ async def test_command_of_the_starter_loads_without_the_packages_of_a_desk_or_na
 
 
 @pytest.mark.demand("H5")
-async def test_doctor_of_the_service_cli_is_well_and_names_the_roles_that_need_what_it_is_not_given(
-    bench: Bench, tmp_path: Path
-) -> None:
+async def test_doctor_in_compose_names_what_other_roles_need(bench: Bench, tmp_path: Path) -> None:
     env = adapted(OURS["cli"], bench.settings, bench.client.service_client.config.target_host)
     async with bench.worker(*Role):
         await bench.sweep()
@@ -132,7 +128,7 @@ async def test_doctor_of_the_service_cli_is_well_and_names_the_roles_that_need_w
         ("SAS_SUPERVISOR_DATABASE_URL", "postgresql://sup:sup@127.0.0.1:{}/state", "supervisor role"),
     ],
 )
-async def test_doctor_is_not_well_if_a_part_that_it_is_given_is_away(
+async def test_doctor_fails_if_a_configured_part_is_away(
     bench: Bench, setting: str, place: str, what: str, tmp_path: Path
 ) -> None:
     env = adapted(OURS["cli"], bench.settings, bench.client.service_client.config.target_host)

@@ -64,7 +64,7 @@ async def test_attempt_that_wakes_after_its_replacement_changes_no_row(
 
 
 @pytest.mark.demand("C4", "F2")
-async def test_worker_that_was_stopped_sends_nothing_for_what_it_was_given_meanwhile(
+async def test_worker_frozen_past_its_deadline_sends_nothing(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
 ) -> None:
     """Temporal hands the charge to the poll that the stopped process left open; when it goes on, the time is up."""
@@ -120,7 +120,7 @@ async def test_cancelled_run_asks_for_undo(
 
 
 @pytest.mark.demand("D6", "E1", "E3", "D7")
-async def test_service_that_always_fails_gets_no_more_calls_than_its_budget_and_the_order_is_undone(
+async def test_failing_service_gets_no_more_calls_than_budget_then_undo(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
 ) -> None:
     simulators.fault("shipping", "error", status=503, match={"task_id": task_id, "undo": False})
@@ -135,7 +135,7 @@ async def test_service_that_always_fails_gets_no_more_calls_than_its_budget_and_
 
 
 @pytest.mark.demand("C3", "C9", "C12")
-async def test_step_that_is_not_answered_by_its_deadline_stays_running_and_is_recovered(
+async def test_unanswered_step_stays_running_past_its_deadline_and_is_recovered(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
 ) -> None:
     """The service is slower: its Agent has hung up by then; the row stays Running and expired, then recovers."""
@@ -180,7 +180,7 @@ async def test_signal_in_the_middle_of_an_inline_stretch_repeats_no_call(
 
 
 @pytest.mark.demand("C8", "C9")
-async def test_call_of_an_agent_that_was_stopped_in_it_counts_against_its_service(
+async def test_call_of_a_frozen_agent_counts_against_its_service(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
 ) -> None:
     """Temporal's timer ends the charge, not the Agent; that it had called is known from its heartbeat."""

@@ -72,7 +72,7 @@ async def test_demo_breaks_everything_and_ends_well_by_itself(tmp_path: Path) ->
     assert b"is back as process" in stderr
 
 
-async def test_demo_does_not_delete_the_data_of_a_stack_that_is_to_last(tmp_path: Path) -> None:
+async def test_demo_deletes_no_data_of_a_lasting_stack(tmp_path: Path) -> None:
     (tmp_path / "temporal").mkdir()
     async with starter("demo", "--state-dir", str(tmp_path)) as command:
         assert await command.ends() == 4

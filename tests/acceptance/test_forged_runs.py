@@ -57,7 +57,7 @@ async def by_hand(bench: Bench) -> AsyncIterator[Callable[[RunInput], Awaitable[
 
 
 @pytest.mark.demand("B1", "B2", "B6")
-async def test_run_started_by_hand_under_the_id_of_an_attempt_that_was_claimed_changes_nothing(
+async def test_run_started_by_hand_under_a_claimed_id_changes_nothing(
     bench: Bench,
     simulators: Simulators,
     order: dict[str, Any],
@@ -83,7 +83,7 @@ async def test_run_started_by_hand_under_the_id_of_an_attempt_that_was_claimed_c
 
 
 @pytest.mark.demand("B1", "B2", "F5")
-async def test_undo_started_by_hand_undoes_nothing_and_the_real_one_refunds_what_is_on_record(
+async def test_undo_started_by_hand_undoes_nothing_and_the_real_one_works(
     bench: Bench,
     simulators: Simulators,
     order: dict[str, Any],
@@ -137,7 +137,7 @@ async def test_undo_asked_of_a_run_that_is_refused_is_passed_on(
 
 @pytest.mark.demand("F1", "G4")
 @pytest.mark.parametrize("kind", ["order", "CompensationRequest"])
-async def test_undo_asked_by_a_signal_that_names_nobody_is_recorded_under_who_sent_it(
+async def test_signal_without_a_name_is_recorded_under_its_sender(
     bench: Bench, task_id: str, order: dict[str, Any], kind: str
 ) -> None:
     await bench.submit(order, task_id)
@@ -184,9 +184,7 @@ async def test_worker_leaves_runs_of_a_definition_that_it_lacks_to_others(
 
 
 @pytest.mark.demand("B4", "F1")
-async def test_undo_asked_of_a_run_whose_definition_a_worker_lacks_waits_for_one_that_has_it(
-    bench: Bench, task_id: str
-) -> None:
+async def test_undo_waits_for_a_worker_that_has_the_definition(bench: Bench, task_id: str) -> None:
     run = forged(task_id, 1, {}).model_copy(update={"version": 99})
     handle = await bench.client.start_workflow(
         "order", run, id=f"order/{task_id}/1", task_queue=QUEUE, start_signal="compensate", start_signal_args=["late"]

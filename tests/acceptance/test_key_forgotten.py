@@ -28,7 +28,7 @@ def called(databases: Databases, task_id: str, ago: str) -> None:
 
 
 @pytest.mark.demand("C15", "F12", "G1", "G4", "G5")
-async def test_machine_past_its_pivot_goes_on_after_a_weekend_once_a_person_has_seen_that_its_name_is_not_there(
+async def test_machine_past_its_pivot_goes_on_once_a_person_finds_no_effect(
     bench: Bench,
     simulators: Simulators,
     settings: Settings,

@@ -24,7 +24,7 @@ async def late(bench: Bench, task_id: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.demand("C10")
-async def test_answer_of_an_inline_step_that_is_being_undone_is_kept_and_changes_nothing(
+async def test_late_answer_of_an_undone_inline_step_changes_nothing(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
 ) -> None:
     simulators.fault("stock", "latency", latency_ms=1_500, match={"task_id": task_id, "undo": False})
@@ -67,7 +67,7 @@ async def test_callback_for_which_nobody_waits_any_more_is_counted_once(
 
 
 @pytest.mark.demand("C11")
-async def test_waiting_attempt_takes_an_answer_of_which_temporal_has_not_heard(
+async def test_attempt_takes_an_answer_that_temporal_has_not_heard(
     bench: Bench, machine: dict[str, Any], simulators: Simulators, task_id: str
 ) -> None:
     """Nobody serves the callbacks: the answer comes into the inbox, and no activity is completed."""
@@ -108,7 +108,7 @@ async def test_answer_that_contradicts_the_first_is_kept_and_decides_nothing(
 
 
 @pytest.mark.demand("C10", "C11")
-async def test_answer_that_can_not_be_read_ends_the_wait_with_its_cause_and_the_service_is_asked_by_key(
+async def test_unreadable_answer_ends_the_wait_and_the_service_is_asked(
     bench: Bench, machine: dict[str, Any], simulators: Simulators, task_id: str
 ) -> None:
     key = idempotency_key(task_id, "machine", 0)
@@ -132,7 +132,7 @@ async def test_answer_that_can_not_be_read_ends_the_wait_with_its_cause_and_the_
 
 
 @pytest.mark.demand("C10", "C11")
-async def test_answer_is_acknowledged_only_when_temporal_has_it_and_counts_in_the_attempt_that_waits(
+async def test_answer_is_acknowledged_only_when_temporal_has_it(
     bench: Bench,
     machine: dict[str, Any],
     simulators: Simulators,

@@ -51,7 +51,7 @@ async def test_new_task_type_needs_one_definition_and_nothing_else(
 
 
 @pytest.mark.demand("D6", "D7", "G1", "E1")
-async def test_policy_of_the_definition_decides_what_follows_a_spent_threshold(
+async def test_definition_decides_what_follows_a_spent_threshold(
     bench: Bench, simulators: Simulators, task_id: str
 ) -> None:
     """One retry, one extended wait, then Error with an alert: the Supervisor has never seen this definition's code."""

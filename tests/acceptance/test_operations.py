@@ -22,7 +22,7 @@ from tests.workers import WorkerProcess
 
 
 @pytest.mark.demand("B10", "G6")
-async def test_worker_that_is_told_to_stop_exits_cleanly_and_is_charged_no_failure(
+async def test_worker_told_to_stop_exits_cleanly_and_counts_no_failure(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
 ) -> None:
     """It has the Agents of the queued steps; the Scheduler is another worker's, which releases the row."""
@@ -107,9 +107,7 @@ async def test_schedule_recovers_what_expired_without_anybody_asking(
 
 
 @pytest.mark.demand("D1")
-async def test_missed_sweep_is_one_alert_and_the_missing_schedule_is_made_again(
-    bench: Bench, databases: Databases
-) -> None:
+async def test_missed_sweep_is_one_alert_and_the_schedule_is_remade(bench: Bench, databases: Databases) -> None:
     terms = sweep_terms(bench.settings)
     async with Database(databases.app, name="state store", size=2) as database:
         for _ in range(2):
@@ -151,7 +149,7 @@ async def test_answer_is_kept_once_and_only_with_its_signature(
 
 
 @pytest.mark.demand("C7", "C11", "B8")
-async def test_answer_that_came_while_nobody_waited_is_taken_by_the_next_attempt(
+async def test_answer_nobody_waited_for_is_taken_by_the_next_attempt(
     bench: Bench, simulators: Simulators, machine: dict[str, Any], task_id: str
 ) -> None:
     async with bench.worker(Role.SCHEDULER, Role.AGENTS):

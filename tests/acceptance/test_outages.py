@@ -35,7 +35,7 @@ def away(server: EmbeddedPostgres, dsn: str) -> Iterator[None]:
 
 
 @pytest.mark.demand("F1", "F11")
-async def test_undo_that_is_asked_for_while_the_store_is_away_is_not_forgotten(
+async def test_undo_requested_while_the_store_is_away_is_not_forgotten(
     bench: Bench,
     simulators: Simulators,
     templates: EmbeddedPostgres,
@@ -69,7 +69,7 @@ async def test_undo_that_is_asked_for_while_the_store_is_away_is_not_forgotten(
 
 @pytest.mark.demand("F1", "H9")
 @pytest.mark.parametrize("started", ["before", "meanwhile"])
-async def test_order_is_undone_while_the_orders_database_is_away_and_others_wait_for_it(
+async def test_undo_needs_no_orders_database_and_other_orders_wait_for_it(
     bench: Bench,
     simulators: Simulators,
     templates: EmbeddedPostgres,
@@ -101,7 +101,7 @@ async def test_order_is_undone_while_the_orders_database_is_away_and_others_wait
 
 
 @pytest.mark.demand("B1", "C11")
-async def test_order_is_done_by_a_worker_of_one_slot_whose_machine_waits_for_its_answer(
+async def test_step_that_waits_for_an_answer_holds_no_slot(
     bench: Bench, simulators: Simulators, order: dict[str, Any], machine: dict[str, Any], task_id: str
 ) -> None:
     waits = f"{task_id}-machine"
@@ -116,7 +116,7 @@ async def test_order_is_done_by_a_worker_of_one_slot_whose_machine_waits_for_its
 
 
 @pytest.mark.demand("B10", "G6")
-async def test_draining_worker_calls_and_claims_nothing_more_and_releases_its_row(
+async def test_draining_worker_calls_and_claims_nothing_and_releases_its_row(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
 ) -> None:
     """In the middle of an inline step, whose outcome it writes itself."""
@@ -133,7 +133,7 @@ async def test_draining_worker_calls_and_claims_nothing_more_and_releases_its_ro
 
 
 @pytest.mark.demand("A1", "A6", "B6")
-async def test_begun_order_whose_record_was_lost_goes_on_once_it_is_put_back(
+async def test_begun_order_goes_on_once_its_lost_record_is_restored(
     bench: Bench, simulators: Simulators, databases: Databases, order: dict[str, Any], task_id: str
 ) -> None:
     simulators.fault("payments", "error", status=503, retry_after_s=5, match={"task_id": task_id}, times=1)
@@ -182,7 +182,7 @@ class _Odd(BaseHTTPRequestHandler):
 
 
 @pytest.mark.demand("C5")
-async def test_success_with_an_unexpected_body_has_an_unknown_outcome_and_is_tried_again(
+async def test_unexpected_body_is_an_unknown_outcome_and_tried_again(
     bench: Bench, order: dict[str, Any], task_id: str
 ) -> None:
     server = HTTPServer(("127.0.0.1", 0), _Odd)

@@ -21,7 +21,7 @@ COURIER = {"SAS_DEFINITIONS": "tests.courier", "SAS_AGENTS": "tests.courier"}
 
 
 @pytest.mark.demand("F6", "F7")
-async def test_effect_that_appears_after_its_undo_is_undone_again_where_nothing_keeps_it_out(
+async def test_effect_that_appears_after_its_undo_is_undone_again(
     bench: Bench, simulators: Simulators, task_id: str
 ) -> None:
     """The order for the parcel is on its way for longer than its deadline and the first undo.

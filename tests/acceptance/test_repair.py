@@ -40,7 +40,7 @@ async def refund_failed(bench: Bench, simulators: Simulators, order: dict[str, A
 
 
 @pytest.mark.demand("F10", "F9", "F3", "G4")
-async def test_refund_that_was_paid_by_hand_lets_the_order_be_compensated_and_repeats_nothing(
+async def test_refund_paid_by_hand_lets_the_order_be_compensated(
     bench: Bench, simulators: Simulators, settings: Settings, order: dict[str, Any], task_id: str
 ) -> None:
     async with bench.worker():
@@ -63,7 +63,7 @@ async def test_refund_that_was_paid_by_hand_lets_the_order_be_compensated_and_re
 
 
 @pytest.mark.demand("F5", "F8", "F9", "F10")
-async def test_charge_that_is_too_old_to_be_refunded_by_its_key_is_left_to_a_person_and_the_rest_is_undone(
+async def test_charge_too_old_to_refund_is_left_to_a_person(
     bench: Bench, simulators: Simulators, settings: Settings, order: dict[str, Any], task_id: str
 ) -> None:
     """The charge was made a month ago, and the service may have forgotten it."""
@@ -91,7 +91,7 @@ async def test_charge_that_is_too_old_to_be_refunded_by_its_key_is_left_to_a_per
 
 
 @pytest.mark.demand("F10", "F8", "F9")
-async def test_refund_that_was_skipped_stays_in_sight_until_it_is_asked_for_again(
+async def test_skipped_refund_stays_in_sight_until_requested_again(
     bench: Bench, simulators: Simulators, settings: Settings, order: dict[str, Any], task_id: str
 ) -> None:
     async with bench.worker():
@@ -145,13 +145,13 @@ async def test_repair_of_a_held_task_and_of_no_step_are_told_apart(
         ("services --open --reason x", "say which service"),
     ],
 )
-def test_word_of_a_person_without_what_it_needs_is_refused_before_anything_is_asked(given: str, said: str) -> None:
+def test_incomplete_repair_is_refused_before_anything_is_asked(given: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         app(shlex.split(given), standalone_mode=False)
 
 
 @pytest.mark.demand("C8", "G4")
-async def test_service_that_a_person_closes_to_tasks_gets_no_call_until_it_is_opened_again(
+async def test_service_held_by_a_person_gets_no_call_until_released(
     bench: Bench, simulators: Simulators, settings: Settings, order: dict[str, Any], task_id: str
 ) -> None:
     async with bench.worker():

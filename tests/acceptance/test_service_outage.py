@@ -69,7 +69,7 @@ async def watch_backlog(bench: Bench, most: list[int]) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.demand("C8", "D12", "H12", "A7")
-async def test_outage_of_one_service_under_load_is_bounded_and_recovery_is_paced(
+async def test_outage_under_load_is_bounded_and_recovery_is_paced(
     bench: Bench, simulators: Simulators, task_id: str
 ) -> None:
     settings = bench.settings.model_copy(

@@ -32,7 +32,7 @@ async def undo_that_was_cut_off(bench: Bench, simulators: Simulators, order: dic
 
 
 @pytest.mark.demand("F13", "F9", "F10", "D1")
-async def test_half_finished_undo_is_found_and_worked_to_its_end_from_the_state_store_alone(
+async def test_half_finished_undo_is_completed_from_the_state_store_alone(
     bench: Bench, simulators: Simulators, settings: Settings, order: dict[str, Any], task_id: str
 ) -> None:
     await undo_that_was_cut_off(bench, simulators, order, task_id)
@@ -77,7 +77,7 @@ async def test_half_finished_undo_is_found_and_worked_to_its_end_from_the_state_
 
 
 @pytest.mark.demand("F13", "F1", "A8")
-async def test_undo_is_asked_for_while_temporal_and_the_orders_database_are_away_and_every_cap_is_reached(
+async def test_undo_request_needs_the_state_store_only_and_no_cap(
     bench: Bench, settings: Settings, order: dict[str, Any], task_id: str
 ) -> None:
     async with bench.worker():

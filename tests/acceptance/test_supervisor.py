@@ -45,7 +45,7 @@ async def expired(bench: Bench, order: dict[str, Any], ids: list[str]) -> None:
 
 
 @pytest.mark.demand("D1", "D4", "D5", "D9")
-async def test_sweep_whose_worker_is_killed_between_two_pages_is_finished_by_another_within_an_interval(
+async def test_sweep_of_a_killed_worker_is_finished_within_an_interval(
     bench: Bench, order: dict[str, Any], task_id: str
 ) -> None:
     settings = bench.settings.model_copy(update={"sweep_interval": timedelta(seconds=4), "sweep_page": 3})

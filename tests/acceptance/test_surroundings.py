@@ -105,7 +105,7 @@ async def test_closed_stream_swallows_what_it_is_given(settings: Settings, named
         ("a/b", "ModuleNotFoundError: "),
     ],
 )
-async def test_package_that_can_not_be_loaded_is_named_with_its_variable_and_the_reason(
+async def test_unloadable_package_is_named_with_its_variable_and_reason(
     settings: Settings, tmp_path: Path, variable: str, package: str, reason: str
 ) -> None:
     for name, text in (("broken", "1 / 0"), ("leaving", "raise SystemExit(3)"), ("lacking", "import nowhere")):
@@ -129,7 +129,7 @@ async def test_package_that_can_not_be_loaded_is_named_with_its_variable_and_the
         ("--roles ''", "--roles: none is named (there are: "),
     ],
 )
-async def test_worker_that_is_asked_for_what_there_is_not_says_what_there_is(
+async def test_worker_asked_for_an_unknown_part_lists_those_there_are(
     settings: Settings, option: str, said: str
 ) -> None:
     code, _, err = await shell(settings, f"$WORKER {option}")

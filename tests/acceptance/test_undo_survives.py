@@ -49,7 +49,7 @@ async def is_undone_once(bench: Bench, simulators: Simulators, task_id: str, *, 
 
 @pytest.mark.demand("F11", "F3", "G6", "B9")
 @pytest.mark.parametrize("action", ["terminate", "reset", "cancel"])
-async def test_undo_whose_run_is_taken_away_in_any_entry_is_finished_by_another_attempt(
+async def test_undo_that_loses_its_run_at_any_entry_is_finished_by_another(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str, action: str
 ) -> None:
     ids = {service: f"{task_id}-{service}" for service in UNDOS.values()}
@@ -72,7 +72,7 @@ async def test_undo_whose_run_is_taken_away_in_any_entry_is_finished_by_another_
     ("point", "interrupted"),
     [("after:undo_call:ship", "shipping"), ("before:undo_call:charge", ""), ("after:undo_call:stock", "stock")],
 )
-async def test_undo_whose_worker_is_killed_in_any_entry_is_finished_by_another(
+async def test_undo_whose_worker_dies_at_any_entry_is_finished_by_another(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str, point: str, interrupted: str
 ) -> None:
     async with bench.worker():

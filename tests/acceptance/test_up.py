@@ -139,7 +139,7 @@ async def test_up_is_alone_on_its_folder_and_starts_a_killed_worker_again(state_
     assert not os.path.exists(stack["env_file"])  # noqa: ASYNC240 (a look at the local disk)
 
 
-async def test_what_a_killed_up_left_behind_is_adopted_by_the_next_and_stopped_with_it(state_dir: Path) -> None:
+async def test_servers_of_a_killed_up_are_adopted_and_stopped_by_the_next(state_dir: Path) -> None:
     async with up(state_dir) as first:
         left = (await first.prints())["pids"]
         first.process.kill()
@@ -203,9 +203,7 @@ def users_shell(tmp_path: Path) -> dict[str, str]:
     }
 
 
-async def test_stack_and_its_commands_take_nothing_of_the_shell_that_leads_elsewhere(
-    state_dir: Path, users_shell: dict[str, str]
-) -> None:
+async def test_stack_ignores_shell_variables_that_lead_elsewhere(state_dir: Path, users_shell: dict[str, str]) -> None:
     of_the_cloud = {"TEMPORAL_ADDRESS": "127.0.0.1:1", "TEMPORAL_API_KEY": "key", "TEMPORAL_TLS": "true"}
     here = {**users_shell, "SAS_STATE_DIR": str(state_dir)}
     gift = json.dumps({"task_id": "gift-1", "definition": "gift", "record": {"sku": "TEA-01", "to": "ada@example.com"}})

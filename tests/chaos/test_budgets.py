@@ -24,7 +24,7 @@ EACH, SEED = 3, 5
 
 @pytest.mark.timeout(400)
 @pytest.mark.demand("D6", "E1", "E3", "E4", "H9")
-async def test_service_that_always_fails_gets_no_more_calls_than_its_budget_whoever_dies(tmp_path: Path) -> None:
+async def test_failing_service_gets_no_more_calls_than_its_budget_whoever_dies(tmp_path: Path) -> None:
     draw, killed = random.Random(SEED), Counter[Role]()  # noqa: S311 (repeatable, no secret)
     ids = {
         f"{service}-{'undo' if undo else 'do'}-{n}": (service, undo) for service, undo in ALWAYS for n in range(EACH)

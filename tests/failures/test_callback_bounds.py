@@ -66,7 +66,7 @@ async def test_endpoint_answers_hostile_requests_in_json_and_sets_nothing(
     assert not [a for a in answers if {"set-cookie", "access-control-allow-origin"} & set(a.headers)]
 
 
-async def test_body_that_is_too_large_or_too_slow_is_refused_and_kept_nowhere(
+async def test_body_too_large_or_too_slow_is_refused_and_kept_nowhere(
     bench: Bench, databases: Databases, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(callbacks, "_BODY_WITHIN_S", 0.2)
@@ -166,7 +166,7 @@ async def test_signed_key_that_is_none_is_refused(bench: Bench, settings: Settin
     ],
     ids=["a key twice", "a key twice, inside", "not a number", "infinite", "too large"],
 )
-async def test_answer_that_reads_differently_elsewhere_is_refused_in_words_and_kept_nowhere(
+async def test_ambiguous_answer_is_refused_in_words_and_kept_nowhere(
     bench: Bench, databases: Databases, address: str, body: bytes
 ) -> None:
     async with bench.worker(Role.CALLBACKS), httpx.AsyncClient() as http:
@@ -177,7 +177,7 @@ async def test_answer_that_reads_differently_elsewhere_is_refused_in_words_and_k
 
 
 @pytest.mark.demand("C11")
-async def test_address_signed_with_the_secret_before_counts_until_that_one_is_taken_out(
+async def test_address_signed_with_the_previous_secret_counts_until_its_removal(
     bench: Bench, settings: Settings, address: str
 ) -> None:
     new = {"callback_secret": SecretStr("n" * 32)}

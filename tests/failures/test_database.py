@@ -92,9 +92,7 @@ async def database(databases: Databases) -> AsyncIterator[Database]:
 
 
 @pytest.mark.demand("B2", "B11")
-async def test_two_transactions_that_lock_each_other_are_both_carried_out_once(
-    database: Database, purses: Purses
-) -> None:
+async def test_deadlocked_transactions_are_both_carried_out_once(database: Database, purses: Purses) -> None:
     async with purses.gate_closed(waiting=2):
         both = [
             asyncio.create_task(database.transaction((TRIED, {}), (COIN, {"name": a}), (GATE, {}), (COIN, {"name": b})))
@@ -186,7 +184,7 @@ async def test_two_migrations_at_once_make_one_schema(settings: Settings, templa
 ADMIN = ("admin_database_url", "admin_orders_url")
 
 
-def test_migration_by_an_older_release_is_refused_and_leaves_the_schema_alone(databases: Databases) -> None:
+def test_migration_by_an_older_release_is_refused_and_changes_nothing(databases: Databases) -> None:
     with psycopg.connect(databases.owner, autocommit=True) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
         with pytest.raises(Unreachable, match=r"state database can't be migrated by this release: .*9999"):

@@ -47,7 +47,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch, **changed: Any) -> None:
         ("tell", "gives too much", "ValueError: the request has 300"),
     ],
 )
-async def test_definition_that_fails_at_a_step_is_a_permanent_fault_with_step_and_words(
+async def test_definition_that_raises_at_a_step_is_a_permanent_fault(
     bench: Bench, simulators: Simulators, task_id: str, fails: str, how: str, words: str
 ) -> None:
     async with bench.worker(Role.SCHEDULER, Role.AGENTS):
@@ -61,7 +61,7 @@ async def test_definition_that_fails_at_a_step_is_a_permanent_fault_with_step_an
 
 
 @pytest.mark.demand("C5", "D7", "G1")
-async def test_definition_that_fails_before_anything_has_begun_leaves_the_task_to_a_person_at_once(
+async def test_definition_that_raises_before_any_step_leaves_the_task_in_error(
     bench: Bench, simulators: Simulators, task_id: str
 ) -> None:
     async with bench.worker(Role.SCHEDULER):
@@ -78,7 +78,7 @@ async def test_definition_that_fails_before_anything_has_begun_leaves_the_task_t
 
 @pytest.mark.demand("C5", "F12")
 @pytest.mark.parametrize("changed", ["a step less", "a step more", "another record"])
-async def test_definition_that_is_not_the_one_that_was_released_is_a_permanent_fault(
+async def test_changed_definition_of_a_released_version_is_a_permanent_fault(
     bench: Bench, task_id: str, monkeypatch: pytest.MonkeyPatch, changed: str
 ) -> None:
     class Other(BRITTLE.record):  # type: ignore[name-defined, misc]  # a class that is a value
@@ -98,7 +98,7 @@ async def test_definition_that_is_not_the_one_that_was_released_is_a_permanent_f
 
 
 @pytest.mark.demand("F9", "F12")
-async def test_undo_of_a_step_that_the_definition_no_longer_has_is_left_to_a_person_at_once(
+async def test_undo_of_a_removed_step_is_left_to_a_person_at_once(
     bench: Bench, simulators: Simulators, task_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with bench.worker(Role.SCHEDULER):

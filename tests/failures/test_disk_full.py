@@ -85,7 +85,7 @@ async def submit_while_possible(bench: StoreBench, some: asyncio.Event) -> list[
 
 
 @pytest.mark.demand("A2")
-async def test_postgres_that_ended_on_a_full_disk_is_started_again_once_there_is_room_and_has_lost_nothing(
+async def test_postgres_returns_from_a_full_disk_and_has_lost_nothing(
     small_disk: Path, server: EmbeddedPostgres
 ) -> None:
     now, restarts, ballast = [0.0], list[Restart](), small_disk / "ballast"

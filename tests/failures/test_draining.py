@@ -37,7 +37,7 @@ async def stops(worker: WorkerProcess) -> float:
 
 @pytest.mark.demand("E3", "B10")
 @pytest.mark.parametrize("service", ["stock", "payments"], ids=["an inline step", "a queued one"])
-async def test_call_that_takes_longer_than_the_grace_is_let_go_and_costs_no_failure_and_one_call(
+async def test_call_longer_than_the_grace_costs_one_call_and_no_failure(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str, service: str
 ) -> None:
     simulators.fault(service, "latency", latency_ms=4_500, times=1, match={"task_id": task_id})
@@ -91,7 +91,7 @@ def through(line: Proxy) -> dict[str, str]:
 
 @pytest.mark.parametrize("faults", [Faults(blackhole=True), Faults(refuse=True)], ids=["silent", "refusing"])
 @pytest.mark.parametrize("roles", [ALL, "supervisor", "callbacks", "agents"])
-async def test_worker_that_is_told_to_stop_while_temporal_is_away_ends_within_its_grace(
+async def test_worker_stops_within_its_grace_while_temporal_is_away(
     settings: Settings, client: object, line: Proxy, roles: str, faults: Faults
 ) -> None:
     with WorkerProcess(settings, roles=roles, more=through(line)) as worker:
@@ -101,7 +101,7 @@ async def test_worker_that_is_told_to_stop_while_temporal_is_away_ends_within_it
         assert await stops(worker) < LIMIT_S
 
 
-async def test_worker_that_is_told_to_stop_while_it_connects_ends_at_once(settings: Settings, line: Proxy) -> None:
+async def test_worker_told_to_stop_while_it_connects_ends_at_once(settings: Settings, line: Proxy) -> None:
     line.faults = Faults(blackhole=True)
     with WorkerProcess(settings, more=through(line)) as worker:
         await eventually(lambda: swallowed(line))
@@ -115,7 +115,7 @@ async def swallowed(line: Proxy) -> bool:
 
 @pytest.mark.usefixtures("client")
 @pytest.mark.parametrize("roles", [ALL, "supervisor", "callbacks"])
-async def test_worker_that_is_told_to_stop_while_postgresql_is_away_ends_within_its_grace(
+async def test_worker_stops_within_its_grace_while_postgresql_is_away(
     settings: Settings, templates: EmbeddedPostgres, databases: Databases, roles: str
 ) -> None:
     with WorkerProcess(settings, roles=roles) as worker:

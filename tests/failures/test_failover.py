@@ -119,7 +119,7 @@ async def test_process_that_was_pointed_at_a_replica_decides_nothing(
 
 
 @pytest.mark.demand("A2", "B9", "C2")
-async def test_orders_end_once_and_no_acknowledged_one_is_lost_although_the_primary_dies_for_good(
+async def test_no_acknowledged_order_is_lost_when_the_primary_dies_for_good(
     bench: Bench, simulators: Simulators, pair: Pair, order: dict[str, Any], task_id: str
 ) -> None:
     simulators.fault("shipping", "latency", latency_ms=1_000, match={"task_id": f"{task_id}*"}, times=4)
@@ -134,7 +134,7 @@ async def test_orders_end_once_and_no_acknowledged_one_is_lost_although_the_prim
 
 
 @pytest.mark.demand("B2", "B11")
-async def test_old_primary_that_returns_is_refused_by_whoever_has_seen_the_new_one(pair: Pair) -> None:
+async def test_returned_primary_is_refused_by_whoever_saw_the_new_one(pair: Pair) -> None:
     if pair.primary.is_alive():
         pair.fail_over()
     async with Database(pair.either(pair.primary.dsn()), name="state store", size=1) as database:
@@ -155,7 +155,7 @@ async def test_old_primary_that_returns_is_refused_by_whoever_has_seen_the_new_o
 
 
 @pytest.mark.demand("B2", "B11")
-async def test_open_connections_to_an_old_primary_are_given_up_once_another_one_has_seen_the_new_one(
+async def test_open_connections_to_an_old_primary_are_given_up(
     pair: Pair,
 ) -> None:
     if pair.primary.is_alive():

@@ -77,7 +77,7 @@ def kept_elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.demand("B8", "B9", "D5", "F3")
-async def test_hundred_steps_with_the_largest_answers_are_done_recovered_and_undone(bench: Bench, task_id: str) -> None:
+async def test_hundred_steps_with_large_answers_are_done_recovered_and_undone(bench: Bench, task_id: str) -> None:
     """The worker that began them is killed in the middle."""
     with archive() as url:
         settings = bench.settings.model_copy(update={"services": {**bench.settings.services, "archive": url}})

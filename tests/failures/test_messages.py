@@ -38,7 +38,7 @@ FAULTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.demand("C2", "C5", "C13")
-async def test_orders_end_whole_or_undone_although_messages_are_lost_doubled_and_overtaken_at_random(
+async def test_orders_end_whole_or_undone_although_messages_are_lost_or_doubled(
     bench: Bench, simulators: Simulators, databases: Databases, order: dict[str, Any], task_id: str
 ) -> None:
     for service in FULL:
@@ -71,9 +71,7 @@ async def store(templates: EmbeddedPostgres) -> AsyncIterator[StoreBench]:
 
 
 @pytest.mark.demand("C3", "C9", "D5")
-async def test_of_timer_and_answer_that_meet_within_milliseconds_exactly_one_wins(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_of_a_timer_and_an_answer_at_once_exactly_one_wins(store: StoreBench, task_id: str) -> None:
     """In each of 200 races the answer is written, or the Supervisor takes the task; never both, never neither."""
     chance = random.Random(11)  # noqa: S311 (repeatable offsets, no secrets)
     won: list[bool] = []
@@ -126,7 +124,7 @@ async def sweep(store: StoreBench) -> None:
 
 
 @pytest.mark.demand("B6", "C5")
-async def test_task_whose_record_can_not_be_read_fails_at_once_and_without_a_call(
+async def test_task_with_an_unreadable_record_fails_at_once_without_a_call(
     bench: Bench, simulators: Simulators, databases: Databases, order: dict[str, Any], task_id: str
 ) -> None:
     await bench.submit(order, task_id)

@@ -79,7 +79,7 @@ def spent(page: TaskPage) -> list[tuple[str, int, int, int]]:
 
 @pytest.mark.demand("C3", "D5", "E2")
 @pytest.mark.parametrize("who", LACKS)
-async def test_order_whose_queue_nobody_can_serve_loses_nothing_and_goes_on_once_somebody_can(
+async def test_order_on_an_unserved_queue_loses_nothing_and_goes_on_later(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str, who: str
 ) -> None:
     async with bench.worker(Role.SCHEDULER):
@@ -98,7 +98,7 @@ async def test_order_whose_queue_nobody_can_serve_loses_nothing_and_goes_on_once
 
 
 @pytest.mark.demand("C3", "F10")
-async def test_undo_whose_queue_nobody_serves_loses_nothing_and_is_finished_once_somebody_does(
+async def test_undo_on_an_unserved_queue_loses_nothing_and_is_finished_later(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
 ) -> None:
     async with bench.worker():
@@ -119,7 +119,7 @@ async def test_undo_whose_queue_nobody_serves_loses_nothing_and_is_finished_once
 
 @pytest.mark.demand("C8", "D5", "E2")
 @pytest.mark.parametrize("service", ["stock", "payments"], ids=["an inline step", "a queued one"])
-async def test_order_whose_service_can_not_be_reached_loses_nothing_and_its_breaker_counts_that(
+async def test_order_with_an_unreachable_service_loses_nothing(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str, service: str
 ) -> None:
     nowhere = {**bench.settings.services, service: f"http://127.0.0.1:{free_port()}"}

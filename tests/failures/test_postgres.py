@@ -34,7 +34,7 @@ def databases(templates: EmbeddedPostgres) -> Databases:
 
 
 @pytest.mark.demand("A2", "B9", "C2")
-async def test_orders_end_once_and_no_acknowledged_one_is_lost_although_postgres_is_killed_again_and_again(
+async def test_no_acknowledged_order_is_lost_although_postgres_keeps_dying(
     bench: Bench, simulators: Simulators, templates: EmbeddedPostgres, order: dict[str, Any], task_id: str
 ) -> None:
     for service in ("stock", "payments", "shipping"):

@@ -50,7 +50,7 @@ def without(settings: Settings, service: str) -> dict[str, Any]:
         (Role.SUPERVISOR, "supervisor_database_url", "SAS_SUPERVISOR_DATABASE_URL"),
     ],
 )
-async def test_worker_without_what_its_role_needs_refuses_to_start_and_names_it(
+async def test_worker_that_lacks_what_its_role_needs_names_it_and_ends(
     settings: Settings, client: Client, role: Role, missing: str, named: str
 ) -> None:
     name, _, length = missing.partition(" ")
@@ -110,7 +110,7 @@ async def worker(settings: Settings, *arguments: str, **env: str) -> tuple[int |
     return process.returncode, words.decode()
 
 
-async def test_exit_code_tells_what_is_to_be_set_from_what_is_to_be_started(settings: Settings, client: Client) -> None:
+async def test_exit_code_tells_a_wrong_setting_from_an_absent_server(settings: Settings, client: Client) -> None:
     found = await asyncio.gather(
         worker(settings, "--roles", "janitor"),
         worker(settings, "--roles", "callbacks", SAS_CALLBACK_SECRET=""),
@@ -152,9 +152,7 @@ def stranger(settings: Settings) -> Iterator[None]:
         yield
 
 
-async def test_worker_leaves_the_callbacks_to_another_one_that_serves_them_already(
-    bench: Bench, settings: Settings
-) -> None:
+async def test_worker_leaves_callbacks_to_one_that_serves_them_already(bench: Bench, settings: Settings) -> None:
     async with bench.worker(Role.CALLBACKS), bench.worker(Role.CALLBACKS), httpx.AsyncClient() as http:
         assert (await http.get(f"{settings.callback_url}/health")).json()["role"] == "callbacks"
 
@@ -182,7 +180,7 @@ async def test_worker_leaves_no_callbacks_to_those_of_another_deployment(bench: 
 
 
 @pytest.mark.usefixtures("client")
-async def test_health_file_is_there_while_a_worker_is_ready_and_gone_when_it_has_stopped(settings: Settings) -> None:
+async def test_health_file_exists_exactly_while_a_worker_is_ready(settings: Settings) -> None:
     assert settings.health_file is not None
     with WorkerProcess(settings, roles="agents") as process:
         await eventually(lambda: asyncio.to_thread(settings.health_file.exists))

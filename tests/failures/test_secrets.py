@@ -83,7 +83,7 @@ raise RuntimeError(settings.database_url.get_secret_value(), settings.callback_s
 
 
 @pytest.mark.demand("H3")
-async def test_service_with_a_login_in_its_address_is_called_with_it_and_shows_it_nowhere(
+async def test_login_in_a_service_address_is_used_and_shown_nowhere(
     bench: Bench, simulators: Simulators, databases: Databases, order: dict[str, Any], task_id: str
 ) -> None:
     """The line to one service is cut for two attempts; the other services are reached with their logins."""

@@ -40,7 +40,7 @@ def rows(dsn: str, *tables: str) -> str:
 
 
 @pytest.mark.demand("C11")
-async def test_answer_with_any_byte_of_its_address_changed_is_refused_and_kept_nowhere(
+async def test_answer_to_a_changed_address_is_refused_and_kept_nowhere(
     bench: Bench, settings: Settings, databases: Databases, machine: dict[str, Any], task_id: str
 ) -> None:
     await bench.submit(machine, task_id, "provisioning")
@@ -89,7 +89,7 @@ async def test_answer_that_is_no_answer_is_refused_and_kept_nowhere(
 
 
 @pytest.mark.demand("C11")
-async def test_response_id_that_one_service_chose_takes_no_answer_from_another(
+async def test_response_id_of_one_service_takes_no_answer_from_another(
     bench: Bench, settings: Settings, databases: Databases, machine: dict[str, Any], task_id: str
 ) -> None:
     """Whoever knows its own address only can neither answer for others, nor keep their answers out."""
@@ -136,7 +136,7 @@ def test_whatever_passes_for_a_task_id_is_made_of_harmless_characters(text: str)
         assert not TASK_ID.fullmatch(text)
 
 
-async def test_hostile_text_in_any_filter_or_field_of_a_statement_is_only_text(
+async def test_hostile_text_in_any_filter_or_field_is_only_text(
     bench: Bench, order: dict[str, Any], task_id: str
 ) -> None:
     await bench.submit(order, task_id)
@@ -181,7 +181,7 @@ def with_canaries(order: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.demand("H3")
-async def test_personal_data_is_in_no_log_search_attribute_summary_or_row_of_the_state_store(
+async def test_personal_data_is_in_no_log_no_summary_and_no_state_row(
     bench: Bench, simulators: Simulators, databases: Databases, order: dict[str, Any], task_id: str
 ) -> None:
     """One order goes well, one is declined and undone, one is contradicted; histories do hold the record."""

@@ -75,7 +75,7 @@ async def test_worker_waits_out_a_store_that_takes_no_writes(
 
 
 @pytest.mark.demand("H5")
-async def test_worker_outlives_a_right_that_is_taken_from_it_and_goes_on_when_it_has_it_again(
+async def test_worker_outlives_the_loss_of_a_right_and_goes_on_later(
     bench: Bench, simulators: Simulators, databases: Databases, order: dict[str, Any], task_id: str
 ) -> None:
     """What waiting does not mend is a mistake of ours or an operator's; the worker says so and stays."""

@@ -28,7 +28,7 @@ async def line(client: Client) -> AsyncIterator[Proxy]:
 
 
 @pytest.mark.demand("C3", "C4")
-async def test_agent_has_only_the_time_that_a_stalled_line_has_left_of_its_grant(
+async def test_stalled_line_takes_its_time_from_the_agents_grant(
     bench: Bench,
     databases: Databases,
     simulators: Simulators,

@@ -20,7 +20,7 @@ from tests.conftest import FULL, Bench, Databases, Simulators
 
 
 @pytest.mark.demand("B8", "B9", "D6")
-async def test_boundary_that_can_not_be_written_ends_the_run_and_the_next_attempt_repeats_the_call_with_its_key(
+async def test_unwritten_boundary_ends_the_run_and_the_call_keeps_its_key(
     bench: Bench,
     simulators: Simulators,
     templates: EmbeddedPostgres,
@@ -49,7 +49,7 @@ async def test_boundary_that_can_not_be_written_ends_the_run_and_the_next_attemp
     assert {c["key"] for c in simulators.ledger("shipping", task_id)["calls"]} == {f"{task_id}:ship:0"}
 
 
-async def test_error_at_commit_is_raised_undoes_the_transaction_and_leaves_the_connection_good(
+async def test_error_at_commit_rolls_back_and_keeps_the_connection(
     bench: Bench, order: dict[str, Any], task_id: str
 ) -> None:
     """The constraint that every transition has its event is judged at the COMMIT, which is sent with all the rest."""
@@ -80,7 +80,7 @@ def desk_of(bench: Bench, *definitions: Definition) -> SubmissionDesk:
 
 
 @pytest.mark.demand("A1", "A2", "A3")
-async def test_submission_that_is_delivered_again_after_a_release_is_the_same_one(
+async def test_redelivery_after_a_release_is_the_same_submission(
     bench: Bench, order: dict[str, Any], task_id: str
 ) -> None:
     message = Submission(task_id=task_id, definition="order", record=order)
@@ -91,7 +91,7 @@ async def test_submission_that_is_delivered_again_after_a_release_is_the_same_on
 
 
 @pytest.mark.demand("A3", "A4")
-async def test_submission_that_says_something_else_after_a_release_is_a_conflict(
+async def test_different_submission_after_a_release_is_a_conflict(
     bench: Bench, order: dict[str, Any], task_id: str
 ) -> None:
     await desk_of(bench, ORDER).submit(Submission(task_id=task_id, definition="order", record=order))
@@ -108,7 +108,7 @@ class Stricter(ORDER.record):  # type: ignore[name-defined]
 
 
 @pytest.mark.demand("A2", "A3")
-async def test_message_that_a_new_release_can_not_read_is_taken_as_a_redelivery_only(
+async def test_message_a_new_release_can_not_read_counts_as_redelivery_only(
     bench: Bench, order: dict[str, Any], task_id: str
 ) -> None:
     message = Submission(task_id=task_id, definition="order", record=order)

@@ -63,7 +63,7 @@ async def test_sweep_goes_on_where_a_killed_supervisor_left_off(
 
 
 @pytest.mark.demand("D5", "D9")
-async def test_holder_that_came_while_a_supervisor_was_stopped_before_its_write_is_not_evicted(
+async def test_supervisor_frozen_before_its_write_evicts_no_new_holder(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str, tmp_path: Path
 ) -> None:
     wrote = tmp_path / "wrote"

@@ -49,7 +49,7 @@ async def test_orders_at_work_end_although_temporal_is_killed(
 
 
 @pytest.mark.demand("A1", "B1")
-async def test_orders_that_come_while_temporal_is_away_are_done_once_when_it_is_back(
+async def test_orders_submitted_while_temporal_is_away_are_done_once_later(
     bench: Bench, simulators: Simulators, temporal_server: EmbeddedTemporal, order: dict[str, Any], task_id: str
 ) -> None:
     async with bench.worker():
@@ -69,7 +69,7 @@ async def test_orders_that_come_while_temporal_is_away_are_done_once_when_it_is_
 
 
 @pytest.mark.demand("B2", "D1", "D2", "F11")
-async def test_temporal_that_lost_everything_is_given_new_attempts_and_its_schedule_by_the_workers(
+async def test_workers_give_an_emptied_temporal_new_attempts_and_schedules(
     bench: Bench,
     databases: Databases,
     simulators: Simulators,

@@ -115,7 +115,7 @@ async def violations(databases: Databases, simulators: Simulators) -> list[Any]:
         ("pause", {"stock", "charge", "ship", "confirm", "refund"}),
     ],
 )
-async def test_task_whose_run_is_taken_away_at_any_step_ends_by_another_attempt(
+async def test_task_that_loses_its_run_at_any_step_ends_by_another_attempt(
     bench: Bench,
     databases: Databases,
     simulators: Simulators,
@@ -142,7 +142,7 @@ async def test_task_whose_run_is_taken_away_at_any_step_ends_by_another_attempt(
 
 
 @pytest.mark.demand("G6", "F1", "F11", "H10")
-async def test_run_that_is_cancelled_at_any_step_is_undone_unless_it_finishes_first(
+async def test_run_cancelled_at_any_step_is_undone_unless_it_finishes_first(
     bench: Bench, databases: Databases, simulators: Simulators, order: dict[str, Any], task_id: str
 ) -> None:
     """The last step is inline: the run learns of the cancellation when the task is Processed, and undoes nothing."""
@@ -162,7 +162,7 @@ async def test_run_that_is_cancelled_at_any_step_is_undone_unless_it_finishes_fi
 
 
 @pytest.mark.demand("G6", "B2")
-async def test_run_that_is_unpaused_after_its_replacement_has_finished_changes_nothing(
+async def test_run_unpaused_after_its_replacement_changes_nothing(
     bench: Bench, databases: Databases, simulators: Simulators, order: dict[str, Any], task_id: str
 ) -> None:
     async with bench.worker():
@@ -182,7 +182,7 @@ async def test_run_that_is_unpaused_after_its_replacement_has_finished_changes_n
 
 
 @pytest.mark.demand("G6", "B9", "H10")
-async def test_run_that_is_paused_is_listed_and_terminated_like_any_other(
+async def test_paused_run_is_listed_and_terminated_like_any_other(
     bench: Bench, databases: Databases, simulators: Simulators, order: dict[str, Any], task_id: str
 ) -> None:
     async def statuses() -> list[str]:
@@ -202,7 +202,7 @@ async def test_run_that_is_paused_is_listed_and_terminated_like_any_other(
 
 
 @pytest.mark.demand("F1", "B9")
-async def test_request_for_undo_that_can_not_be_passed_on_from_a_closed_run_is_passed_on_by_a_later_sweep(
+async def test_unread_request_for_undo_is_passed_on_by_a_later_sweep(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def dies(*_: Any, **__: Any) -> None:
@@ -227,7 +227,7 @@ async def test_request_for_undo_that_can_not_be_passed_on_from_a_closed_run_is_p
 
 @pytest.mark.demand("F1", "G6")
 @pytest.mark.parametrize("closed_by", ["its time-out", "a person"])
-async def test_request_for_undo_that_a_closed_run_has_not_read_is_passed_on_once_its_task_is_recovered(
+async def test_unread_request_for_undo_is_passed_on_at_recovery(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str, closed_by: str
 ) -> None:
     """Also where a later attempt has finished the task meanwhile, and where the Supervisor died in between."""
@@ -255,7 +255,7 @@ async def test_request_for_undo_that_a_closed_run_has_not_read_is_passed_on_once
 
 
 @pytest.mark.demand("F1")
-async def test_request_for_undo_that_an_evicted_run_has_handed_on_is_not_passed_on_again(
+async def test_request_for_undo_handed_on_by_its_run_is_not_passed_on_again(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
 ) -> None:
     simulators.fault("payments", "refuse", match={"undo": True, "task_id": task_id})
@@ -274,7 +274,7 @@ async def test_request_for_undo_that_an_evicted_run_has_handed_on_is_not_passed_
 
 
 @pytest.mark.demand("D9", "F1")
-async def test_stale_runs_of_a_silent_temporal_are_left_to_the_next_sweep_in_time(
+async def test_stale_runs_are_left_to_the_next_sweep_if_temporal_is_silent(
     temporal_server: EmbeddedTemporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host, port = temporal_server.address.split(":")
@@ -328,7 +328,7 @@ async def test_task_whose_activity_is_paused_ends_by_another_attempt(
 
 
 @pytest.mark.demand("G6", "D11")
-async def test_answer_that_a_person_makes_up_for_an_activity_can_not_end_the_task(
+async def test_activity_completed_by_hand_can_not_end_the_task(
     bench: Bench, databases: Databases, simulators: Simulators, order: dict[str, Any], task_id: str
 ) -> None:
     """What can't be read fails the workflow task, and a failure is a time-out: the next attempt asks the service."""

@@ -54,7 +54,7 @@ def bare(opened: StoreBench) -> StoreBench:
 
 @pytest.mark.demand("D2", "C3")
 @pytest.mark.parametrize("offset", ["-2h", "+2h"])
-async def test_worker_whose_clock_is_hours_off_does_its_tasks_and_expires_none(
+async def test_worker_with_a_wrong_clock_does_its_tasks_and_expires_none(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str, offset: str
 ) -> None:
     elsewhen = clock_off_by(offset)
@@ -85,7 +85,7 @@ async def step_clock(databases: Databases, by: timedelta) -> None:
 
 @pytest.mark.demand("B2", "D2", "D5")
 @pytest.mark.parametrize(("jump", "attempts"), [(-HOUR, 1), (HOUR, 2)], ids=["back", "forward"])
-async def test_database_clock_that_jumps_may_delay_or_hasten_an_expiry_and_never_doubles_an_effect(
+async def test_jump_of_the_database_clock_never_doubles_an_effect(
     bench: Bench,
     simulators: Simulators,
     databases: Databases,
@@ -143,7 +143,7 @@ def local_time(zone: str) -> Iterator[None]:
     ),
     zone=st.sampled_from(ZONES),
 )
-async def test_deadline_is_recognised_to_the_microsecond_in_whatever_time_zone_a_process_lives(
+async def test_deadline_is_exact_to_the_microsecond_in_any_time_zone(
     bare: StoreBench, instants: list[datetime], zone: str
 ) -> None:
     bare.empty()

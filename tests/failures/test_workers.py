@@ -34,7 +34,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.demand("B9", "D6")
-async def test_payload_that_kills_every_worker_ends_in_error_and_takes_nobody_with_it(
+async def test_task_that_kills_its_workers_ends_in_error_by_itself(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
 ) -> None:
     poison, deaths = f"{task_id}-poison", 0
@@ -70,7 +70,7 @@ async def test_payload_that_kills_every_worker_ends_in_error_and_takes_nobody_wi
     ],
     ids=["an attempt that is followed by another", "the last one, without a reason"],
 )
-async def test_undo_asked_of_a_run_that_kills_every_worker_is_passed_on_when_the_run_is_terminated(
+async def test_undo_request_survives_a_run_that_kills_every_worker(
     bench: Bench, simulators: Simulators, task_id: str, asked_of: int, given: list[Any], who: str, why: str
 ) -> None:
     await bench.submit({"sku": "TEA-01"}, task_id, "poison")

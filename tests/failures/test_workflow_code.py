@@ -96,7 +96,7 @@ async def test_task_that_a_new_release_can_not_replay_ends_after_the_rollback(
 @pytest.mark.parametrize(
     ("method", "mistake", "said"), [("_finish", with_a_bug, "a bug"), ("forward", that_blocks, "deadlock")]
 )
-async def test_bug_in_workflow_code_fails_no_task_which_ends_once_it_is_mended(
+async def test_bug_in_workflow_code_fails_no_task(
     bench: Bench,
     simulators: Simulators,
     order: dict[str, Any],

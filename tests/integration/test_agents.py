@@ -88,7 +88,7 @@ async def test_each_step_that_is_run_twice_has_one_effect_and_one_answer(
     [p for p in STEPS if p[1].undo],
     ids=[i for i, p in zip(IDS, STEPS, strict=True) if p[1].undo],
 )
-async def test_each_undo_that_is_run_twice_leaves_nothing_and_keeps_the_original_out(
+async def test_undo_run_twice_leaves_nothing_and_keeps_the_original_out(
     simulators: Simulators, definition: Definition, step: Step, task_id: str
 ) -> None:
     caller = _Caller(simulators, definition, task_id)

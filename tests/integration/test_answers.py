@@ -97,7 +97,7 @@ async def asked(
 
 @pytest.mark.demand("C5")
 @pytest.mark.parametrize("content", UNREADABLE.values(), ids=UNREADABLE)
-async def test_success_that_each_reader_would_read_otherwise_has_an_unknown_outcome_and_says_why(
+async def test_ambiguous_success_has_an_unknown_outcome_and_says_why(
     content: bytes,
 ) -> None:
     service = Service(200, content)
@@ -146,7 +146,7 @@ async def test_fault_whose_body_can_not_be_read_is_sorted_by_its_status(
 
 @pytest.mark.demand("C5")
 @pytest.mark.parametrize(("length", "kept"), [(1, True), (200_000, True), (300_000, False), (5_000_000, False)])
-async def test_answer_that_is_too_long_to_keep_is_a_fault_that_is_not_repeated(length: int, kept: bool) -> None:
+async def test_answer_too_long_to_keep_is_a_fault_that_is_not_repeated(length: int, kept: bool) -> None:
     """A service that does what it is asked and answers with a very long id."""
     service = Service(201, json.dumps({"charge_id": "x" * length}).encode())
     outcome = await asked(service)
@@ -213,7 +213,7 @@ class BuggyBefore(Buggy):
 
 @pytest.mark.demand("C5")
 @pytest.mark.parametrize("undo", [False, True])
-async def test_what_an_agent_raises_after_its_call_has_an_unknown_outcome_with_its_class_and_text(undo: bool) -> None:
+async def test_exception_after_the_call_is_an_unknown_outcome_with_its_text(undo: bool) -> None:
     outcome = await asked(Service(200, CHARGED), agents=[Buggy], undo=undo)
     assert isinstance(outcome, GaveUp)
     assert (outcome.unknown, outcome.sent) == (True, 2)
@@ -221,7 +221,7 @@ async def test_what_an_agent_raises_after_its_call_has_an_unknown_outcome_with_i
 
 
 @pytest.mark.demand("C5")
-async def test_what_an_agent_raises_before_its_first_call_costs_nothing_and_is_an_alert() -> None:
+async def test_exception_before_the_first_call_costs_nothing_and_is_an_alert() -> None:
     service = Service(200, CHARGED)
     outcome = await asked(service, agents=[BuggyBefore])
     assert isinstance(outcome, StoodDown)
@@ -230,7 +230,7 @@ async def test_what_an_agent_raises_before_its_first_call_costs_nothing_and_is_a
 
 
 @pytest.mark.demand("C5")
-async def test_request_of_another_release_that_an_agent_can_not_read_costs_nothing_and_is_an_alert() -> None:
+async def test_request_an_agent_can_not_read_costs_nothing_and_is_an_alert() -> None:
     service = Service(200, CHARGED)
     outcome = await asked(service, body={"amount": 1})
     assert isinstance(outcome, StoodDown)
@@ -239,7 +239,7 @@ async def test_request_of_another_release_that_an_agent_can_not_read_costs_nothi
 
 @pytest.mark.demand("C5", "C8")
 @pytest.mark.parametrize("undo", [False, True])
-async def test_service_that_can_not_be_reached_costs_nothing_and_its_breaker_is_to_know(undo: bool) -> None:
+async def test_unreachable_service_costs_nothing_and_its_breaker_knows(undo: bool) -> None:
     async with Service(200, CHARGED).at_work() as url:
         gone = url
     outcome = await asked(gone, undo=undo)
@@ -264,9 +264,7 @@ async def test_service_that_can_not_be_reached_costs_nothing_and_its_breaker_is_
         ("soon", 0),
     ],
 )
-async def test_pause_that_a_service_wishes_for_outlives_the_attempt_and_costs_one_call(
-    value: str, pause_s: int
-) -> None:
+async def test_retry_after_outlives_the_attempt_and_costs_one_call(value: str, pause_s: int) -> None:
     service = Service(503, b"", {"Retry-After": value})
     outcome = await asked(service, calls=3 if pause_s else 1)
     assert isinstance(outcome, GaveUp)

@@ -86,7 +86,7 @@ async def test_lost_reply_is_asked_for_and_nothing_is_sent_again(payments: Payme
 
 
 @pytest.mark.demand("C15")
-async def test_failure_after_the_effect_is_found_done_even_if_the_service_would_repeat_its_500(
+async def test_effect_behind_a_500_is_found_although_the_500_is_repeated(
     payments: Payments, simulators: Simulators
 ) -> None:
     simulators.fault("payments", "error", status=500, after_effect=True)
@@ -181,7 +181,7 @@ async def test_service_that_can_not_be_asked_gets_the_same_key_again(
 
 
 @pytest.mark.demand("C15", "C5")
-async def test_refusal_after_a_call_of_an_earlier_attempt_is_certain_once_the_service_was_asked(
+async def test_refusal_after_an_earlier_call_is_certain_once_asked_by_key(
     payments: Payments,
 ) -> None:
     declined = {**CHARGE, "card_token": "tok_declined"}

@@ -107,7 +107,7 @@ async def test_audit_is_silent_on_what_ran_and_finds_each_damage(
     [{"kind": "refused", "code": "no_capacity"}, {"result": {"machine_id": "another"}}],
     ids=["kind", "result"],
 )
-async def test_audit_finds_a_step_that_came_to_something_else_than_the_first_answer_to_its_key(
+async def test_audit_finds_a_step_that_differs_from_its_first_answer(
     bench: Bench,
     databases: Databases,
     simulators: Simulators,

@@ -79,7 +79,7 @@ async def by_an_agent(hold: Hold) -> Outcome:
 
 @pytest.mark.demand("C8", "C10")
 @pytest.mark.parametrize("answered", [True, False], ids=["the service's fence", "the Agent by itself"])
-async def test_refusal_of_a_run_that_is_not_the_holder_counts_as_an_answer_only_if_the_service_gave_it(
+async def test_refusal_of_a_stale_run_counts_only_if_the_service_gave_it(
     store: StoreBench, task_id: str, answered: bool
 ) -> None:
     hold = replace(await store.begun(task_id, step="charge"), run_id=RESET)
@@ -146,9 +146,7 @@ async def test_activity_that_is_run_again_while_it_lives_joins_its_call(
 
 
 @pytest.mark.demand("C11")
-async def test_of_two_answers_in_the_same_instant_the_one_that_is_seen_first_counts_for_ever(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_of_two_answers_at_once_the_first_seen_counts_for_ever(store: StoreBench, task_id: str) -> None:
     """The first has its time, and is not committed yet when the second comes."""
     inbox, key = InboxStore(store.database), f"{task_id}:machine:0"
     done, refused = (

@@ -76,7 +76,7 @@ async def test_breaker_opens_after_so_many_failures_in_a_row_with_one_alert(stor
 
 
 @pytest.mark.demand("C8")
-async def test_failure_that_is_reported_again_is_counted_once_also_behind_others(store: StoreBench) -> None:
+async def test_failure_reported_again_is_counted_once_also_behind_others(store: StoreBench) -> None:
     for report in ("a", "b", "a"):
         assert not await store.breakers.failed("stock", "t", "503", report=report)
     assert breaker(store, "stock")["failures"] == 2
@@ -94,7 +94,7 @@ async def test_claim_passes_over_tasks_whose_next_step_needs_an_open_service(sto
 
 
 @pytest.mark.demand("C8")
-async def test_step_of_an_open_service_does_not_begin_and_its_holder_releases_without_spending_anything(
+async def test_step_of_an_open_service_is_released_at_no_cost(
     store: StoreBench,
 ) -> None:
     hold = await store.begun("t")
@@ -151,7 +151,7 @@ def side_by_side(store: StoreBench) -> Iterator[None]:
 
 @pytest.mark.demand("C8")
 @pytest.mark.usefixtures("side_by_side")
-async def test_two_services_that_open_together_are_probed_by_a_task_that_may_call_both(store: StoreBench) -> None:
+async def test_services_that_open_together_are_probed_by_a_task_of_both(store: StoreBench) -> None:
     for name in ("a", "b"):
         await store.submitted(name)
     await open_breaker(store, "stock")
@@ -184,7 +184,7 @@ async def test_service_is_not_probed_by_a_submission_that_is_not_confirmed(store
 
 
 @pytest.mark.demand("C8")
-async def test_probe_that_fails_keeps_it_open_and_the_word_of_others_does_not_count(store: StoreBench) -> None:
+async def test_failed_probe_keeps_a_breaker_open_whatever_others_report(store: StoreBench) -> None:
     await store.submitted("a")
     await open_breaker(store, "stock")
     assert await leased(store, "stock") == "a"
@@ -196,7 +196,7 @@ async def test_probe_that_fails_keeps_it_open_and_the_word_of_others_does_not_co
 
 
 @pytest.mark.demand("C8", "D12")
-async def test_after_the_probe_those_that_waited_go_at_a_pace_that_ramps_up(store: StoreBench) -> None:
+async def test_waiting_tasks_go_at_a_rising_pace_after_the_probe(store: StoreBench) -> None:
     names = [f"t{n:03d}" for n in range(60)]
     for name in names:
         await store.submitted(name)
@@ -222,7 +222,7 @@ async def test_after_the_probe_those_that_waited_go_at_a_pace_that_ramps_up(stor
 
 
 @pytest.mark.demand("D12", "A7")
-async def test_task_that_comes_once_a_breaker_has_closed_is_claimed_beside_those_that_waited(store: StoreBench) -> None:
+async def test_new_task_is_claimed_beside_those_that_waited_for_a_breaker(store: StoreBench) -> None:
     """The pace is of the backlog: what comes now comes at the rate at which it is taken in."""
     await store.submitted("probe")
     await store.submitted("waited")
@@ -235,7 +235,7 @@ async def test_task_that_comes_once_a_breaker_has_closed_is_claimed_beside_those
 
 @pytest.mark.demand("C8", "D12")
 @pytest.mark.parametrize("by", ["its probe", "a person"])
-async def test_breaker_closes_although_one_of_those_that_waited_can_not_be_let_go(store: StoreBench, by: str) -> None:
+async def test_breaker_closes_although_a_waiting_task_can_not_be_let_go(store: StoreBench, by: str) -> None:
     """A row that refuses to be written costs the others their pace, and not the service."""
     for name in ("first", "good", "odd"):
         await store.submitted(name)
@@ -274,7 +274,7 @@ async def test_person_has_the_last_word_on_a_breaker(store: StoreBench) -> None:
 
 
 @pytest.mark.demand("C8", "G4")
-async def test_whatever_moves_a_breaker_is_on_record_with_who_why_before_and_after(store: StoreBench) -> None:
+async def test_every_move_of_a_breaker_is_recorded_with_who_and_why(store: StoreBench) -> None:
     for name in ("a", "b"):
         await store.submitted(name)
     await open_breaker(store, "stock")
@@ -301,7 +301,7 @@ async def test_whatever_moves_a_breaker_is_on_record_with_who_why_before_and_aft
 
 
 @pytest.mark.demand("C8")
-async def test_forced_closed_breaker_holds_nothing_back_however_many_attempts_fail(store: StoreBench) -> None:
+async def test_breaker_forced_closed_holds_nothing_back_whatever_fails(store: StoreBench) -> None:
     await store.submitted("t")
     await store.breakers.force("stock", "closed", requester="ada", reason="it lies")
     await open_breaker(store, "stock")
@@ -309,7 +309,7 @@ async def test_forced_closed_breaker_holds_nothing_back_however_many_attempts_fa
 
 
 @pytest.mark.demand("C8")
-async def test_task_waits_if_any_of_its_steps_that_may_start_needs_an_open_service(store: StoreBench) -> None:
+async def test_task_waits_if_a_step_that_may_start_needs_an_open_service(store: StoreBench) -> None:
     """A fork over two services: an attempt could not go on without the one that is out, whatever the order of steps."""
     await store.submitted("t", "provisioning")
     store.owner("UPDATE step SET service = 'disks' WHERE name = 'disk'")
@@ -328,7 +328,7 @@ async def test_step_that_may_not_start_yet_keeps_nobody_from_those_before_it(sto
 
 
 @pytest.mark.demand("C8")
-async def test_probe_that_takes_longer_than_its_lease_is_still_the_only_one_while_it_is_held(store: StoreBench) -> None:
+async def test_probe_is_the_only_one_while_it_is_held_beyond_its_lease(store: StoreBench) -> None:
     for name in ("a", "b"):
         await store.submitted(name)
     await open_breaker(store, "stock")
@@ -342,9 +342,7 @@ async def test_probe_that_takes_longer_than_its_lease_is_still_the_only_one_whil
 
 
 @pytest.mark.demand("C8", "F13")
-async def test_every_service_that_a_definition_needs_is_listed_with_its_breaker(
-    store: StoreBench, reads: Reads
-) -> None:
+async def test_every_service_of_a_definition_is_listed_with_its_breaker(store: StoreBench, reads: Reads) -> None:
     await store.breakers.force("mail", "closed", requester="cli:anna", reason="it is well")
     rows, now = await reads.services()
     assert [r.name for r in rows] == ["cloud", "mail", "payments", "shipping", "stock"]

@@ -25,7 +25,7 @@ async def test_claim_holds_the_task_under_its_attempts_id_until_a_deadline(store
 
 
 @pytest.mark.demand("B1")
-async def test_claim_takes_no_more_than_the_workers_free_slots_over_all_definitions(store: StoreBench) -> None:
+async def test_claim_takes_no_more_than_the_free_slots_of_a_worker(store: StoreBench) -> None:
     for n in range(4):
         await store.submitted(f"o-{n}")
         await store.submitted(f"p-{n}", "provisioning")
@@ -36,9 +36,7 @@ async def test_claim_takes_no_more_than_the_workers_free_slots_over_all_definiti
 
 
 @pytest.mark.demand("B1", "C11")
-async def test_task_whose_running_steps_all_wait_for_a_later_answer_fills_no_slot(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_task_that_only_waits_for_answers_fills_no_slot(store: StoreBench, task_id: str) -> None:
     hold = await store.begun(task_id, "provisioning", "disk")
     await store.submitted("next")
     assert await store.store.claim("worker", LOADED, 1) == [], "a step is at work"
@@ -50,9 +48,7 @@ async def test_task_whose_running_steps_all_wait_for_a_later_answer_fills_no_slo
 
 
 @pytest.mark.demand("B1", "C11")
-async def test_task_that_waits_for_one_answer_and_works_on_beside_it_fills_a_slot(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_task_that_works_beside_a_waiting_step_fills_a_slot(store: StoreBench, task_id: str) -> None:
     hold = await store.claimed(task_id, "provisioning")
     store.owner("UPDATE step SET answers_later = true WHERE name = 'address'")
     await store.submitted("next")
@@ -74,9 +70,7 @@ async def test_next_attempt_at_a_task_that_waited_fills_a_slot_again(store: Stor
 
 
 @pytest.mark.demand("B1", "B9")
-async def test_task_whose_events_are_ahead_of_it_keeps_no_other_from_being_claimed(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_task_whose_events_are_ahead_of_it_delays_no_other_claim(store: StoreBench, task_id: str) -> None:
     await store.submitted(task_id)
     await store.submitted("healthy")
     store.owner(

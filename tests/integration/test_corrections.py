@@ -24,7 +24,7 @@ async def two_corrections(store: StoreBench, people: People, task_id: str) -> li
 
 
 @pytest.mark.demand("G1", "G4")
-async def test_of_two_corrections_one_is_made_and_the_other_overwrites_nothing(
+async def test_of_two_corrections_the_second_overwrites_nothing(
     store: StoreBench, people: People, task_id: str
 ) -> None:
     (anna, annas), (ben, bens) = await two_corrections(store, people, task_id)
@@ -36,9 +36,7 @@ async def test_of_two_corrections_one_is_made_and_the_other_overwrites_nothing(
 
 
 @pytest.mark.demand("G1", "G4")
-async def test_of_corrections_at_the_same_time_the_record_and_the_event_have_the_same_one(
-    store: StoreBench, reads: Reads
-) -> None:
+async def test_of_corrections_at_once_record_and_event_keep_the_same_one(store: StoreBench, reads: Reads) -> None:
     for n in range(10):
         people = People(store, reads, f"t-{n}")
         await in_error(store, f"t-{n}")
@@ -53,7 +51,7 @@ async def test_of_corrections_at_the_same_time_the_record_and_the_event_have_the
 
 
 @pytest.mark.demand("G1", "G4")
-async def test_record_of_a_task_that_runs_again_is_not_changed_by_a_correction_that_comes_late(
+async def test_late_correction_changes_no_record_of_a_task_that_runs_again(
     store: StoreBench, people: People, task_id: str
 ) -> None:
     await in_error(store, task_id)
@@ -116,7 +114,7 @@ class Dies(Orders):
 
 
 @pytest.mark.demand("G1", "A6")
-async def test_correction_that_died_before_the_task_moved_leaves_it_in_error_with_what_was_meant(
+async def test_correction_that_died_midway_leaves_the_task_in_error(
     store: StoreBench, people: People, task_id: str
 ) -> None:
     (anna, annas), (ben, bens) = await two_corrections(store, people, task_id)

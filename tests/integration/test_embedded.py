@@ -218,7 +218,7 @@ def test_migrations_are_found_in_a_clone_of_any_name(tmp_path: Path, monkeypatch
     assert found == str(clone / "store" / "migrations" / "state")
 
 
-async def test_server_whose_port_another_stacks_server_took_meanwhile_takes_another(
+async def test_server_whose_port_was_taken_meanwhile_takes_another(
     temporal_server: EmbeddedTemporal,
     postgres_server: EmbeddedPostgres,
     tmp_path: Path,
@@ -251,13 +251,13 @@ def test_port_that_was_taken_is_seen_before_a_long_stack(tmp_path: Path) -> None
     assert tail(log, 2).splitlines()[1] == stack[0]
 
 
-def test_port_that_was_taken_is_seen_where_the_server_has_no_words_for_it() -> None:
+def test_taken_port_is_noticed_whatever_the_server_says() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         assert was_taken("panic: invalid memory address", listener.getsockname()[1], 0)
     assert not was_taken("panic: invalid memory address", free_port(), 0)
 
 
-def test_server_that_has_served_comes_back_on_its_ports_or_not_at_all(temporal: EmbeddedTemporal) -> None:
+def test_server_that_has_served_returns_on_its_ports_or_not_at_all(temporal: EmbeddedTemporal) -> None:
     """Its clients know no other."""
     port = temporal.port
     temporal.stop()
@@ -313,7 +313,7 @@ def test_process_that_never_becomes_ready_says_why(tmp_path: Path) -> None:
         child.wait_ready()
 
 
-def test_process_left_by_an_earlier_parent_is_ended_before_the_next_start(tmp_path: Path) -> None:
+def test_orphan_of_an_earlier_parent_ends_before_the_next_start(tmp_path: Path) -> None:
     earlier, later = _child(tmp_path), _child(tmp_path)
     earlier.start()
     earlier.wait_ready()

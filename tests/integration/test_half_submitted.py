@@ -77,7 +77,7 @@ def records(store: StoreBench) -> list[tuple[Any, Any]]:
 
 @pytest.mark.demand("A6")
 @pytest.mark.parametrize("with_record", [False, True], ids=["before its record", "before it was confirmed"])
-async def test_submission_that_died_between_its_writes_is_finished_by_the_next_delivery(
+async def test_submission_that_died_midway_is_finished_by_redelivery(
     store: StoreBench, task_id: str, with_record: bool
 ) -> None:
     assert await store.admission.admit(new_task(task_id)) == Admitted(new=True)
@@ -116,9 +116,7 @@ async def test_housekeeper_leaves_a_submission_alone_while_its_grace_lasts(store
 
 
 @pytest.mark.demand("A6")
-async def test_submission_that_died_before_its_record_is_removed_and_a_later_one_starts_over(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_submission_without_its_record_is_removed_and_may_start_over(store: StoreBench, task_id: str) -> None:
     await store.admission.admit(new_task(task_id))
     await housekeeper(store).tidy()
     assert store.contents(task_id)[:4] == [[], [], [], []]
@@ -132,9 +130,7 @@ async def test_submission_that_died_before_its_record_is_removed_and_a_later_one
 
 
 @pytest.mark.demand("A1", "A6")
-async def test_submission_that_died_before_it_was_confirmed_is_confirmed_by_the_housekeeper(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_unconfirmed_submission_is_confirmed_by_the_housekeeper(store: StoreBench, task_id: str) -> None:
     await store.admission.admit(new_task(task_id))
     await store.orders.create(task_id, "order", RECORD, order_digest())
     await housekeeper(store).tidy()
@@ -145,9 +141,7 @@ async def test_submission_that_died_before_it_was_confirmed_is_confirmed_by_the_
 
 
 @pytest.mark.demand("A3", "A4", "A6")
-async def test_submission_whose_business_record_is_anothers_is_never_run_and_is_removed(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_submission_on_anothers_record_is_never_run_and_is_removed(store: StoreBench, task_id: str) -> None:
     """The orders database holds another record of that id: the submitter got a conflict, so nothing may happen."""
     other = {**ORDER, "card_token": "tok_other"}
     await store.orders.create(task_id, "order", other, digest_of("order", other))
@@ -159,9 +153,7 @@ async def test_submission_whose_business_record_is_anothers_is_never_run_and_is_
 
 
 @pytest.mark.demand("A7")
-async def test_submissions_that_are_not_finished_count_in_the_caps_until_they_are_removed(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_unfinished_submissions_count_in_the_caps_until_removed(store: StoreBench, task_id: str) -> None:
     capped = Intake(store.database, ROOMY.__class__(in_flight=1, pending=1, pending_age=timedelta(hours=1)))
     await store.admission.admit(new_task(task_id))
     assert not isinstance(await capped.admit(new_task(f"{task_id}-2")), Admitted)
@@ -170,7 +162,7 @@ async def test_submissions_that_are_not_finished_count_in_the_caps_until_they_ar
 
 
 @pytest.mark.demand("A6", "A9")
-async def test_housekeeper_comes_to_every_row_however_many_there_are_and_some_stay(store: StoreBench) -> None:
+async def test_housekeeper_comes_to_every_row_although_some_stay(store: StoreBench) -> None:
     for n in range(205):
         await store.admission.admit(new_task(f"t-{n:03}"))
 
@@ -188,7 +180,7 @@ async def test_housekeeper_comes_to_every_row_however_many_there_are_and_some_st
 
 
 @pytest.mark.demand("A6", "A9")
-async def test_row_that_can_be_neither_confirmed_nor_removed_is_an_alert_and_keeps_no_other(
+async def test_row_that_stays_unconfirmed_is_an_alert_and_delays_no_other(
     store: StoreBench,
 ) -> None:
     for task_id in ("t-1", "t-2"):
@@ -209,9 +201,7 @@ async def test_row_that_can_be_neither_confirmed_nor_removed_is_an_alert_and_kee
 
 
 @pytest.mark.demand("A1", "A6")
-async def test_submission_that_was_acknowledged_is_not_removed_by_a_housekeeper_that_saw_it_before(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_acknowledged_submission_outlives_a_slow_housekeeper(store: StoreBench, task_id: str) -> None:
     await store.admission.admit(new_task(task_id))
     row = await seen(store)
     assert await store.orders.abandon(task_id, "order", order_digest()), "and here the housekeeper pauses"
@@ -254,7 +244,7 @@ class Slow:
 @pytest.mark.demand("A1", "A6")
 @pytest.mark.parametrize("write", ["admit", "create", "confirm"])
 @pytest.mark.parametrize("before", [False, True], ids=["first delivery", "redelivery"])
-async def test_submitter_that_a_housekeeper_overtakes_before_any_write_still_gets_one_whole_task(
+async def test_submitter_overtaken_by_a_housekeeper_gets_one_whole_task(
     store: StoreBench, task_id: str, write: str, before: bool
 ) -> None:
     if before:
@@ -269,9 +259,7 @@ async def test_submitter_that_a_housekeeper_overtakes_before_any_write_still_get
 
 
 @pytest.mark.demand("A2", "A6")
-async def test_housekeepers_and_submitters_of_one_id_at_once_leave_one_whole_task(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_housekeepers_and_submitters_at_once_leave_one_whole_task(store: StoreBench, task_id: str) -> None:
     for n in range(10):
         one = f"{task_id}-{n}"
         await store.admission.admit(new_task(one))
@@ -300,9 +288,7 @@ async def test_row_of_another_submission_is_not_confirmed_by_this_ones_record(st
 
 
 @pytest.mark.demand("A3", "A4")
-async def test_conflict_that_is_delivered_again_and_again_is_one_letter_and_one_alert(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_repeated_conflict_is_one_dead_letter_and_one_alert(store: StoreBench, task_id: str) -> None:
     await store.submit(task_id)
     for _ in range(3):
         assert isinstance(await store.submit(task_id, currency="CHF"), Conflict)
@@ -335,7 +321,7 @@ async def nowhere(temporal_server: EmbeddedTemporal) -> Client:
 
 
 @pytest.mark.demand("B3", "B9")
-async def test_task_whose_start_is_refused_waits_longer_and_longer_with_one_alert(
+async def test_task_with_refused_starts_waits_ever_longer_with_one_alert(
     store: StoreBench, nowhere: Client, task_id: str
 ) -> None:
     await store.submit(task_id)
@@ -364,7 +350,7 @@ async def too_large(store: StoreBench, task_id: str) -> None:
 
 
 @pytest.mark.demand("B3", "B9")
-async def test_task_whose_own_start_is_refused_again_and_again_ends_in_error_with_its_cause(
+async def test_task_whose_starts_are_refused_ends_in_error_with_its_cause(
     store: StoreBench, client: Client, task_id: str
 ) -> None:
     await too_large(store, task_id)
@@ -394,9 +380,7 @@ class Unwilling:
 
 
 @pytest.mark.demand("B3", "F9")
-async def test_undo_whose_start_is_refused_again_and_again_fails_with_its_cause(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_undo_whose_start_is_always_refused_fails_with_its_cause(store: StoreBench, task_id: str) -> None:
     await store.begun(task_id)
     await store.store.request_undo(UndoRequest(task_id=task_id, requester="anna", reason="by mistake"))
     unwilling: Any = Unwilling()
@@ -452,7 +436,7 @@ async def begun(store: StoreBench, task_id: str) -> None:
 
 @pytest.mark.demand("A1", "A6", "B6")
 @pytest.mark.parametrize("history", [confirmed, begun])
-async def test_task_whose_record_is_lost_waits_for_it_longer_and_longer_with_one_alert(
+async def test_task_without_its_record_waits_ever_longer_with_one_alert(
     store: StoreBench, client: Client, task_id: str, history: Callable[[StoreBench, str], Awaitable[None]]
 ) -> None:
     await history(store, task_id)

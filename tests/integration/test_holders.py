@@ -60,7 +60,7 @@ async def test_who_does_not_hold_the_task_changes_nothing_and_is_told(
 @pytest.mark.demand("B2", "B11")
 @pytest.mark.parametrize("undoing", [False, True])
 @pytest.mark.parametrize("nonce", ["", "made up", "of the claim before"])
-async def test_run_that_does_not_know_the_claims_nonce_binds_itself_to_nothing(
+async def test_run_without_the_nonce_of_the_claim_binds_to_nothing(
     store: StoreBench, task_id: str, undoing: bool, nonce: str
 ) -> None:
     before = await store.begun(task_id)
@@ -83,7 +83,7 @@ async def test_run_that_does_not_know_the_claims_nonce_binds_itself_to_nothing(
 
 @pytest.mark.demand("B2", "C9", "C10")
 @pytest.mark.parametrize("write", TIMED)
-async def test_holder_that_comes_after_its_deadline_changes_nothing_and_is_told(
+async def test_holder_past_its_deadline_changes_nothing_and_is_told(
     store: StoreBench, task_id: str, write: str
 ) -> None:
     hold = await at_work(store, task_id, write)
@@ -121,7 +121,7 @@ async def test_holder_may_still_let_go_after_its_deadline_until_it_is_evicted(st
 
 
 @pytest.mark.demand("B2", "B11")
-async def test_holder_that_was_evicted_finds_its_successor_and_changes_nothing(store: StoreBench, task_id: str) -> None:
+async def test_evicted_holder_finds_its_successor_and_changes_nothing(store: StoreBench, task_id: str) -> None:
     zombie = await store.begun(task_id)
     await recovered(store, task_id)
     successor = await store.claim(task_id, "run-2")
@@ -149,9 +149,7 @@ async def test_write_about_a_task_that_is_not_there_is_superseded(store: StoreBe
 
 
 @pytest.mark.demand("B8", "C13")
-async def test_boundary_that_is_written_twice_returns_the_recorded_result_and_reserves_nothing(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_boundary_written_twice_returns_its_result_and_reserves_nothing(store: StoreBench, task_id: str) -> None:
     hold = await store.begun(task_id)
     first = await store.store.advance(hold, done="stock", result={"n": 1}, calls=1, begin=begin("charge"))
     assert first.grant is not None

@@ -175,7 +175,7 @@ async def test_alert_of_a_fault_whose_acknowledgement_is_lost_is_raised_once(
 
 
 @pytest.mark.demand("C8")
-async def test_failure_that_is_told_to_a_breaker_whose_acknowledgement_is_lost_is_counted_once(
+async def test_failure_reported_with_a_lost_acknowledgement_counts_once(
     store: StoreBench, line: Line, cut: Cut
 ) -> None:
     services = Services(line.store.database, BREAKER)
@@ -184,7 +184,7 @@ async def test_failure_that_is_told_to_a_breaker_whose_acknowledgement_is_lost_i
 
 
 @pytest.mark.demand("C8", "G4")
-async def test_word_on_a_service_whose_acknowledgement_is_lost_is_on_record_once(
+async def test_service_decision_with_a_lost_acknowledgement_is_recorded_once(
     store: StoreBench, line: Line, cut: Cut
 ) -> None:
     services = Services(line.store.database, BREAKER)

@@ -59,7 +59,7 @@ async def forced_on(store: StoreBench, asked: Resubmission) -> bool:
 
 @pytest.mark.demand("G1", "G4", "C2", "C15", "F12")
 @pytest.mark.parametrize("state", [forgotten, spent])
-async def test_step_whose_unknown_call_had_no_effect_by_a_persons_word_goes_on_with_a_new_key(
+async def test_step_that_a_person_found_without_effect_gets_a_new_key(
     store: StoreBench, people: People, task_id: str, state: Callable[[StoreBench, str], Awaitable[None]]
 ) -> None:
     await state(store, task_id)
@@ -84,9 +84,7 @@ async def test_step_whose_unknown_call_had_no_effect_by_a_persons_word_goes_on_w
 
 
 @pytest.mark.demand("C2", "C15")
-async def test_resubmission_without_a_word_keeps_the_key_of_an_unknown_call_and_its_age(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_plain_resubmission_keeps_the_key_and_age_of_an_unknown_call(store: StoreBench, task_id: str) -> None:
     await forgotten(store, task_id)
     days_pass(store)
     assert await resubmit(store, task_id)
@@ -105,7 +103,7 @@ async def test_resubmission_without_a_word_keeps_the_key_of_an_unknown_call_and_
         ("name", Conflict, "a call of step name of task .* may be on its way until 20.*: look at the service again"),
     ],
 )
-async def test_word_on_a_step_that_is_not_unknown_or_not_yet_is_refused_and_changes_nothing(
+async def test_finding_on_a_step_without_an_unknown_outcome_is_refused(
     store: StoreBench, people: People, task_id: str, step: str, error: type[Exception], message: str
 ) -> None:
     await forgotten(store, task_id)
@@ -117,7 +115,7 @@ async def test_word_on_a_step_that_is_not_unknown_or_not_yet_is_refused_and_chan
 
 
 @pytest.mark.demand("G1", "C2")
-async def test_word_on_a_step_that_was_refused_for_certain_or_whose_task_is_not_in_error_is_refused(
+async def test_finding_on_a_refused_step_or_outside_error_is_refused(
     store: StoreBench, people: People, task_id: str
 ) -> None:
     await in_error(store, task_id)

@@ -40,7 +40,7 @@ async def test_outlook_of_a_failed_undo_names_the_entry_and_every_way_on(
 
 
 @pytest.mark.demand("F9", "G5")
-async def test_outlook_of_an_undo_that_is_too_old_does_not_advise_to_ask_again(
+async def test_outlook_of_a_too_old_undo_does_not_advise_to_ask_again(
     store: StoreBench, reads: Reads, task_id: str
 ) -> None:
     await refund_refused(store, task_id)
@@ -52,7 +52,7 @@ async def test_outlook_of_an_undo_that_is_too_old_does_not_advise_to_ask_again(
 
 
 @pytest.mark.demand("C8", "G5")
-async def test_outlook_of_a_task_that_waits_for_a_service_says_which_why_and_until_when(
+async def test_outlook_names_the_service_a_task_waits_for_and_how_long(
     store: StoreBench, reads: Reads, task_id: str
 ) -> None:
     await store.processed(task_id)
@@ -82,7 +82,7 @@ async def test_outlook_of_a_task_that_was_given_back_says_why(store: StoreBench,
 
 
 @pytest.mark.demand("C15", "G1", "G5")
-async def test_outlook_of_a_task_in_error_names_the_word_that_a_person_can_give_on_an_unknown_call(
+async def test_outlook_of_an_unknown_call_names_what_a_person_can_say(
     store: StoreBench, reads: Reads, task_id: str
 ) -> None:
     hold = await store.begun(task_id, "provisioning", "name")

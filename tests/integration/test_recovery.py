@@ -46,9 +46,7 @@ async def test_holder_that_moved_on_is_never_evicted(store: StoreBench, task_id:
 
 
 @pytest.mark.demand("D5", "D9", "F12")
-async def test_decision_from_before_a_pivot_began_within_the_same_deadline_undoes_nothing(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_decision_taken_before_a_pivot_began_undoes_nothing(store: StoreBench, task_id: str) -> None:
     """The boundary was checked before the deadline, committed behind it; another step's deadline stays the task's."""
     hold = await store.begun(task_id, "provisioning", "address")
     store.owner("UPDATE step SET pivot = true WHERE name = 'disk'")

@@ -116,7 +116,7 @@ async def compensated(store: StoreBench, task_id: str) -> None:
         (compensated, False, "step stock of task .* is undone since 20.*Z: there is nothing to repair"),
     ],
 )
-async def test_undo_is_repaired_only_while_it_is_unfinished_and_nobody_is_at_it(
+async def test_undo_is_repaired_only_while_unfinished_and_not_held(
     store: StoreBench,
     reads: Reads,
     task_id: str,
@@ -141,7 +141,7 @@ async def test_undo_is_repaired_only_while_it_is_unfinished_and_nobody_is_at_it(
 @pytest.mark.demand("F10", "F11")
 @pytest.mark.parametrize("target", [SKIPPED, CLOSED])
 @pytest.mark.parametrize("found", list(UndoState))
-async def test_entry_is_repaired_while_it_is_open_and_one_that_was_skipped_may_be_closed(
+async def test_open_entry_is_repaired_and_a_skipped_one_may_be_closed(
     store: StoreBench, reads: Reads, task_id: str, found: UndoState, target: UndoState
 ) -> None:
     await refund_refused(store, task_id)
@@ -182,7 +182,7 @@ async def test_repair_of_what_is_not_there_names_what_there_is(
 
 
 @pytest.mark.demand("F7", "F10")
-async def test_step_whose_own_call_may_be_on_its_way_is_not_closed_by_hand_yet(
+async def test_step_whose_call_may_be_on_its_way_is_not_closed_by_hand(
     store: StoreBench, reads: Reads, task_id: str
 ) -> None:
     """Whatever a person has seen: the charge can still arrive, and a hand leaves no tombstone. A skip says nothing."""
@@ -200,7 +200,7 @@ async def test_step_whose_own_call_may_be_on_its_way_is_not_closed_by_hand_yet(
 
 
 @pytest.mark.demand("F7", "F10")
-async def test_margin_for_a_late_call_is_the_same_for_undo_for_a_repair_and_for_what_a_person_is_told(
+async def test_undo_repair_and_outlook_keep_the_same_late_call_margin(
     store: StoreBench, reads: Reads, task_id: str
 ) -> None:
     await store.begun(task_id, step="charge")
@@ -220,7 +220,7 @@ async def test_margin_for_a_late_call_is_the_same_for_undo_for_a_repair_and_for_
 
 
 @pytest.mark.demand("F10", "F9", "F3")
-async def test_skipped_entry_lets_the_rest_be_undone_in_order_and_the_task_says_what_was_skipped(
+async def test_skipped_entry_is_named_and_the_rest_is_undone_in_order(
     store: StoreBench, reads: Reads, task_id: str
 ) -> None:
     await refund_refused(store, task_id)
@@ -235,7 +235,7 @@ async def test_skipped_entry_lets_the_rest_be_undone_in_order_and_the_task_says_
 
 
 @pytest.mark.demand("F10", "F11", "F3")
-async def test_failed_entry_that_is_closed_by_hand_lets_the_rest_be_undone_and_the_task_is_compensated(
+async def test_failed_entry_closed_by_hand_lets_the_rest_be_undone(
     store: StoreBench, reads: Reads, task_id: str
 ) -> None:
     await refund_refused(store, task_id)
@@ -276,7 +276,7 @@ async def test_repair_that_died_before_the_end_is_finished_by_asking_again(
 
 
 @pytest.mark.demand("F10")
-async def test_skipped_entry_is_opened_by_another_request_for_undo_and_a_closed_one_is_not(
+async def test_new_request_for_undo_opens_skipped_entries_not_closed_ones(
     store: StoreBench, reads: Reads, task_id: str
 ) -> None:
     await refund_refused(store, task_id)
@@ -297,9 +297,7 @@ async def begun_undo(store: StoreBench, task_id: str, step: str) -> Hold:
 
 
 @pytest.mark.demand("F10", "C2")
-async def test_entries_that_are_left_have_another_key_once_one_of_a_failed_undo_is_repaired(
-    store: StoreBench, reads: Reads, task_id: str
-) -> None:
+async def test_remaining_entries_get_a_new_key_after_a_repair(store: StoreBench, reads: Reads, task_id: str) -> None:
     """The charge, whose refund was refused, is tried again; where nothing has failed since, the keys stay."""
     await refund_refused(store, task_id)
     for step, target in (("stock", SKIPPED), ("charge", CLOSED)):
@@ -359,7 +357,7 @@ async def test_repair_is_on_record_with_who_why_and_the_evidence(store: StoreBen
 
 
 @pytest.mark.demand("F10", "B2")
-async def test_of_two_repairs_at_once_one_is_made_and_the_other_is_told_so(store: StoreBench, reads: Reads) -> None:
+async def test_of_two_repairs_at_once_one_is_made_and_the_other_told(store: StoreBench, reads: Reads) -> None:
     for n in range(10):
         task_id = f"t-{n}"
         await refund_refused(store, task_id)

@@ -35,9 +35,7 @@ async def test_completion_returns_what_was_certainly_not_used(
 
 
 @pytest.mark.demand("E1", "E3")
-async def test_beginning_again_in_one_attempt_reserves_anew_and_keeps_the_deadline(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_second_call_in_one_attempt_reserves_anew_and_keeps_the_deadline(store: StoreBench, task_id: str) -> None:
     hold = await store.begun(task_id)
     before = store.step(task_id, "stock")
     report = await store.store.advance(hold, begin=begin("stock", within_s=3600.0))
@@ -51,7 +49,7 @@ async def test_beginning_again_in_one_attempt_reserves_anew_and_keeps_the_deadli
 
 
 @pytest.mark.demand("B8", "C3", "E1")
-async def test_new_attempt_gets_a_new_deadline_and_what_is_left_of_the_budget(store: StoreBench, task_id: str) -> None:
+async def test_new_attempt_gets_a_new_deadline_and_the_rest_of_the_budget(store: StoreBench, task_id: str) -> None:
     await store.begun(task_id)
     await recovered(store, task_id)
     before = store.step(task_id, "stock")
@@ -76,9 +74,7 @@ async def test_deadline_of_a_step_never_moves_back(store: StoreBench, task_id: s
 
 
 @pytest.mark.demand("E1", "E3")
-async def test_reservations_of_all_attempts_never_exceed_the_budget_and_end_with_gave_up(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_reservations_of_all_attempts_never_exceed_the_budget(store: StoreBench, task_id: str) -> None:
     await store.submitted(task_id)
     granted = []
     while True:
@@ -98,9 +94,7 @@ async def test_reservations_of_all_attempts_never_exceed_the_budget_and_end_with
 
 
 @pytest.mark.demand("E1", "E3", "C9")
-async def test_next_step_without_budget_leaves_the_boundary_written_and_gives_up_by_itself(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_next_step_without_budget_gives_up_behind_the_written_boundary(store: StoreBench, task_id: str) -> None:
     hold = await store.begun(task_id)
     store.owner("UPDATE step SET budget_left = 0 WHERE name = 'charge'")
     report = await store.store.advance(hold, done="stock", result={}, calls=1, begin=begin("charge"))

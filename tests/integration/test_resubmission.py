@@ -10,9 +10,7 @@ from tests.integration.store_bench import StoreBench, begin
 
 
 @pytest.mark.demand("G1", "G4", "C2")
-async def test_resubmission_starts_again_with_fresh_budget_and_says_who_and_why(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_resubmission_has_a_fresh_budget_and_says_who_and_why(store: StoreBench, task_id: str) -> None:
     await in_error(store, task_id)
     assert await resubmit(store, task_id)
     row, step = store.row(task_id), store.step(task_id, "stock")
@@ -29,9 +27,7 @@ async def test_resubmission_starts_again_with_fresh_budget_and_says_who_and_why(
 
 
 @pytest.mark.demand("C2", "C5")
-async def test_key_generation_rises_only_where_it_is_proved_that_no_effect_exists(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_key_generation_rises_only_where_no_effect_is_proved(store: StoreBench, task_id: str) -> None:
     await in_error(store, task_id, unknown=False)
     await resubmit(store, task_id)
     assert store.step(task_id, "stock")["key_generation"] == 1
@@ -43,7 +39,7 @@ async def test_key_generation_rises_only_where_it_is_proved_that_no_effect_exist
 
 @pytest.mark.demand("C2", "C5")
 @pytest.mark.parametrize(("sent", "generation"), [(1, 0), (None, 0), (0, 1)])
-async def test_call_of_an_earlier_attempt_keeps_the_key_and_a_certain_absence_of_calls_does_not(
+async def test_key_stays_after_an_earlier_call_and_rises_after_none(
     store: StoreBench, task_id: str, sent: int | None, generation: int
 ) -> None:
     hold = await store.begun(task_id)
@@ -58,9 +54,7 @@ async def test_call_of_an_earlier_attempt_keeps_the_key_and_a_certain_absence_of
 
 
 @pytest.mark.demand("C2", "C15")
-async def test_key_rises_after_a_call_of_an_earlier_attempt_that_was_asked_about(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_key_rises_after_an_earlier_call_that_was_asked_about(store: StoreBench, task_id: str) -> None:
     hold = await store.begun(task_id)
     await store.store.release(hold, "draining", step="stock", sent=None, delay=AT_ONCE)
     hold = await store.claim(task_id)

@@ -321,7 +321,7 @@ def test_supervisor_counts_and_grants_on_steps_at_work_only(
 @pytest.mark.parametrize(
     "columns", ["failure_count = 1", "budget_left = budget_left + reserved, budget = budget + reserved"]
 )
-def test_supervisor_changes_no_step_of_a_task_that_does_not_expire_with_it(tasks: Databases, columns: str) -> None:
+def test_supervisor_changes_no_step_of_a_task_that_does_not_expire(tasks: Databases, columns: str) -> None:
     other, held = name(TaskState.COMPENSATING, True), name(TaskState.PROCESSING, True)
     with role(tasks, SUPERVISOR) as connection:
         expire(connection, held, TaskState.PROCESSING, TaskState.PENDING)
@@ -337,7 +337,7 @@ def test_supervisor_changes_no_step_of_a_task_that_does_not_expire_with_it(tasks
 
 
 @pytest.mark.demand("C12", "H5")
-def test_guards_read_the_real_tables_whatever_the_session_calls_by_their_names(tasks: Databases) -> None:
+def test_guards_read_the_real_tables_whatever_the_session_shadows(tasks: Databases) -> None:
     free = name(TaskState.PENDING, False)
     with role(tasks, APPLICATION) as connection:
         connection.execute("CREATE TEMP TABLE event (LIKE public.event)")
@@ -363,9 +363,7 @@ def test_application_changes_no_policy_and_no_answer(tasks: Databases, statement
 
 
 @pytest.mark.demand("H5")
-def test_role_that_was_given_a_right_by_itself_may_do_no_more_than_the_supervisor(
-    tasks: Databases, opened: StoreBench
-) -> None:
+def test_role_with_a_right_of_its_own_may_do_no_more_than_supervise(tasks: Databases, opened: StoreBench) -> None:
     opened.owner("CREATE ROLE stranger; GRANT SELECT, INSERT, UPDATE ON task, step, event TO stranger")
     try:
         with psycopg.connect(tasks.owner) as connection:

@@ -119,7 +119,7 @@ async def test_every_kind_of_connection_sets_what_the_code_relies_on(
     assert found == SEEN
 
 
-async def test_no_default_of_a_role_or_database_disturbs_a_task_or_its_reading(spoilt: Databases, task_id: str) -> None:
+async def test_no_default_of_a_role_or_database_disturbs_a_task(spoilt: Databases, task_id: str) -> None:
     for dsn, kind in ((spoilt.owner, "state"), (spoilt.orders_owner, "orders")):
         migrate(dsn, kind)  # type: ignore[arg-type]  # one of the two names
         check_schema(dsn, kind)  # type: ignore[arg-type]  # likewise
@@ -204,7 +204,7 @@ def test_every_error_of_the_database_is_either_waited_out_or_a_mistake() -> None
 # --- poolers --------------------------------------------------------------------------------------------------
 
 
-async def test_pooler_that_lends_a_session_by_transaction_is_told_from_the_server(store: StoreBench) -> None:
+async def test_transaction_pooler_is_told_from_the_server(store: StoreBench) -> None:
     assert not await is_shared(store.databases.app)
     async with transaction_pooler(store.databases.app) as pooled:
         assert await is_shared(pooled)
@@ -216,7 +216,7 @@ async def of_the_state_database(dsn: str) -> Check:
 
 
 @pytest.mark.demand("H5")
-async def test_doctor_names_a_pooler_by_transaction_an_owners_login_and_a_server_without_writes(
+async def test_doctor_names_a_pooler_an_owners_login_and_a_read_only_server(
     store: StoreBench, templates: EmbeddedPostgres
 ) -> None:
     databases = store.databases

@@ -130,7 +130,7 @@ AT_ONCE_S = 1.0
 
 
 @pytest.mark.demand("B1", "B9")
-async def test_task_that_becomes_due_is_claimed_then_and_not_at_the_next_poll(
+async def test_task_is_claimed_when_due_and_not_at_the_next_poll(
     store: StoreBench, client: Client, task_id: str
 ) -> None:
     await store.submitted(task_id)
@@ -150,7 +150,7 @@ async def test_task_is_claimed_as_soon_as_it_is_confirmed(store: StoreBench, cli
 
 
 @pytest.mark.demand("B1")
-async def test_task_is_claimed_as_soon_as_it_is_confirmed_whatever_anybody_has_notified(
+async def test_task_is_claimed_once_confirmed_without_any_notification(
     store: StoreBench, client: Client, task_id: str
 ) -> None:
     async with dispatching(store, client):
@@ -163,7 +163,7 @@ async def test_task_is_claimed_as_soon_as_it_is_confirmed_whatever_anybody_has_n
 
 
 @pytest.mark.demand("B1", "B9")
-async def test_task_that_somebody_else_gives_back_for_a_while_is_claimed_when_that_is_over(
+async def test_task_released_by_another_is_claimed_when_its_pause_is_over(
     store: StoreBench, client: Client, task_id: str
 ) -> None:
     hold = await store.begun(task_id)

@@ -177,7 +177,7 @@ def test_word_that_is_no_state_is_refused(owner: Connection[Any], column: str) -
 
 
 @pytest.mark.demand("C12")
-def test_transition_without_its_event_is_refused_at_the_end_of_the_transaction(owner: Connection[Any]) -> None:
+def test_transition_without_its_event_is_refused_at_commit(owner: Connection[Any]) -> None:
     put(owner, TaskState.PENDING)
     owner.execute("UPDATE task SET state = 'Compensating', last_event = 2 WHERE task_id = 't'")
     with pytest.raises(psycopg.errors.CheckViolation) as error:
@@ -314,9 +314,7 @@ def test_every_claim_raises_the_epoch_by_one_and_nothing_else_does(
         ("failure_count = -1", "counts_are_not_negative"),
     ],
 )
-def test_task_is_held_exactly_while_it_has_a_deadline_and_only_at_work(
-    owner: Connection[Any], columns: str, rule: str
-) -> None:
+def test_task_is_held_exactly_while_it_has_a_deadline(owner: Connection[Any], columns: str, rule: str) -> None:
     put(owner, TaskState.PROCESSING)
     with pytest.raises(psycopg.errors.CheckViolation) as error:
         owner.execute(f"UPDATE task SET last_event = 2, {columns} WHERE task_id = 't'")  # noqa: S608 (literals)
@@ -346,7 +344,7 @@ def test_identity_of_a_task_is_fixed(owner: Connection[Any], column: str) -> Non
     [(TaskState.PROCESSED, EventKind.PROCESSED, True), (TaskState.PROCESSING, EventKind.ADVANCED, False)],
     ids=["another state", "the same state"],
 )
-def test_database_says_when_a_task_was_written_and_since_when_it_is_in_its_state(
+def test_database_stamps_the_writing_of_a_task_and_its_state(
     owner: Connection[Any], after: TaskState, kind: EventKind, moves: bool
 ) -> None:
     put(owner, TaskState.PROCESSING)

@@ -42,9 +42,7 @@ def message(task_id: str = "t-1", definition: str = "order", **record: Any) -> s
 
 
 @pytest.mark.demand("A1", "A5")
-async def test_accepted_task_is_pending_with_every_step_not_started_and_its_record_written(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_accepted_task_is_pending_with_its_record_and_steps(store: StoreBench, task_id: str) -> None:
     text = json.dumps(
         {"task_id": task_id, "definition": "order", "record": ORDER, "submitter": "shop", "reply_to": "shop-replies"}
     )
@@ -65,9 +63,7 @@ async def test_accepted_task_is_pending_with_every_step_not_started_and_its_reco
 
 
 @pytest.mark.demand("A2", "A3")
-async def test_fifty_concurrent_submissions_of_one_id_are_one_task_and_all_accepted(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_fifty_submissions_of_one_id_at_once_are_one_accepted_task(store: StoreBench, task_id: str) -> None:
     verdicts = await asyncio.gather(*(store.submit(task_id) for _ in range(50)))
     assert all(isinstance(v, Accepted) for v in verdicts)
     assert sum(isinstance(v, Accepted) and v.new for v in verdicts) == 1
@@ -77,9 +73,7 @@ async def test_fifty_concurrent_submissions_of_one_id_are_one_task_and_all_accep
 
 
 @pytest.mark.demand("A3", "A4")
-async def test_one_of_fifty_that_says_something_else_is_dead_lettered_and_overwrites_nothing(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_different_one_of_fifty_is_dead_lettered_and_overwrites_nothing(store: StoreBench, task_id: str) -> None:
     await store.submit(task_id)
     before, record = store.contents(task_id)[:4], store.orders_owner("SELECT * FROM business_record")
     changed = {"lines": [{**ORDER["lines"][0], "unit_price_minor": 1}]}
@@ -97,9 +91,7 @@ async def test_one_of_fifty_that_says_something_else_is_dead_lettered_and_overwr
 
 
 @pytest.mark.demand("A4")
-async def test_who_guesses_the_id_of_anothers_task_hears_no_more_than_that_it_is_taken(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_guessed_id_of_anothers_task_reveals_only_that_it_is_taken(store: StoreBench, task_id: str) -> None:
     await store.submit(task_id)
     guess = await store.submit(task_id, currency="CHF")
     assert guess == Conflict(task_id, "its content differs from the record of that task id")
@@ -112,9 +104,7 @@ async def test_same_id_for_another_definition_is_a_conflict(store: StoreBench, t
 
 
 @pytest.mark.demand("A3")
-async def test_settled_task_that_is_submitted_again_is_accepted_and_not_run_again(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_settled_task_submitted_again_is_accepted_and_not_run_again(store: StoreBench, task_id: str) -> None:
     await store.processed(task_id)
     before = store.contents(task_id)
     assert await store.submit(task_id) == Accepted(task_id, "order", new=False)
@@ -197,7 +187,7 @@ async def test_task_that_waits_on_purpose_closes_admission_for_nobody(store: Sto
 
 
 @pytest.mark.demand("A2", "A7")
-async def test_what_is_on_record_is_recognised_also_while_the_caps_are_reached(store: StoreBench, task_id: str) -> None:
+async def test_redelivery_is_recognised_while_the_caps_are_reached(store: StoreBench, task_id: str) -> None:
     await store.submit(task_id)
     full = desk(store, pending=1)
     assert await full.submit(full.parse(message(task_id))) == Accepted(task_id, "order", new=False)

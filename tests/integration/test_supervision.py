@@ -82,9 +82,7 @@ def alerts(store: StoreBench, kind: str) -> list[str]:
 
 
 @pytest.mark.demand("D4", "D5", "D9")
-async def test_three_supervisors_at_once_recover_each_of_1000_tasks_exactly_once(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_three_supervisors_recover_each_of_1000_tasks_exactly_once(store: StoreBench, task_id: str) -> None:
     await store.begun(task_id)
     copies(store, task_id, 999)
     async with AsyncExitStack() as stack:
@@ -109,7 +107,7 @@ async def test_three_supervisors_at_once_recover_each_of_1000_tasks_exactly_once
 
 @pytest.mark.demand("D9", "B2")
 @pytest.mark.parametrize("meanwhile", ["its holder went on", "another attempt has it"])
-async def test_sweep_that_slept_between_its_read_and_its_write_evicts_nobody_who_moved_on(
+async def test_sweep_that_slept_before_its_write_evicts_nobody_who_moved_on(
     store: StoreBench, task_id: str, meanwhile: str
 ) -> None:
     hold = await store.begun(task_id)
@@ -131,7 +129,7 @@ async def test_sweep_that_slept_between_its_read_and_its_write_evicts_nobody_who
 
 @pytest.mark.demand("D5")
 @pytest.mark.parametrize(("started", "failures"), [("before", 1), ("meanwhile", 0)])
-async def test_expiry_counts_no_failure_where_the_database_server_was_started_while_the_task_was_held(
+async def test_expiry_counts_no_failure_across_a_restart_of_the_database(
     store: StoreBench, task_id: str, started: str, failures: int
 ) -> None:
     await store.begun(task_id)
@@ -187,7 +185,7 @@ def claimed_ago(store: StoreBench, task_id: str, seconds: float) -> None:
 
 
 @pytest.mark.demand("D1", "D5")
-async def test_every_expiry_that_spans_an_outage_counts_nothing_however_many_sweeps_later_it_is_found(
+async def test_expiry_across_an_outage_counts_nothing_however_late_it_is_found(
     store: StoreBench,
 ) -> None:
     """One page a sweep, of two rows: what was held meanwhile is found over three sweeps."""
@@ -248,9 +246,7 @@ async def test_sweep_that_was_begun_and_never_finished_ends_no_outage(store: Sto
 
 
 @pytest.mark.demand("D5", "H12")
-async def test_task_that_was_held_while_another_server_took_over_counts_no_failure(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_expiry_counts_no_failure_across_a_failover(store: StoreBench, task_id: str) -> None:
     supervised(store, 5)
     store.owner("UPDATE sweep SET timeline = timeline - 1")
     await store.begun(task_id)
@@ -260,9 +256,7 @@ async def test_task_that_was_held_while_another_server_took_over_counts_no_failu
 
 
 @pytest.mark.demand("C15", "D5", "E1")
-async def test_expiry_that_is_not_counted_costs_no_calls_and_leaves_their_outcome_unknown(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_uncounted_expiry_costs_no_calls_and_leaves_outcomes_unknown(store: StoreBench, task_id: str) -> None:
     """However often; the budget tells what was granted in all, so no call is ever made that was not."""
     hold = await store.begun(task_id)
     for n in range(1, 6):
@@ -281,9 +275,7 @@ async def test_expiry_that_is_not_counted_costs_no_calls_and_leaves_their_outcom
 
 
 @pytest.mark.demand("D5", "E1", "F12")
-async def test_failures_of_one_branch_cost_its_sibling_no_calls_and_count_none_for_it(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_failures_of_one_branch_cost_its_sibling_nothing(store: StoreBench, task_id: str) -> None:
     supervised(store, 5)
     await store.submitted(task_id, "provisioning")
     for n in range(2):
@@ -313,9 +305,7 @@ async def test_release_of_one_branch_costs_its_sibling_no_calls(store: StoreBenc
 
 @pytest.mark.demand("D4", "D9")
 @pytest.mark.parametrize("bad", ["its next event is there", "its policies say nothing", "somebody has locked its step"])
-async def test_row_that_can_not_be_recovered_is_left_out_with_an_alert_and_the_others_go_on(
-    store: StoreBench, bad: str
-) -> None:
+async def test_unrecoverable_row_is_an_alert_and_delays_no_other(store: StoreBench, bad: str) -> None:
     supervised(store, 5)
     await store.begun("good-1")
     await store.begun("bad", "provisioning", "address")
@@ -371,9 +361,7 @@ async def test_attempts_that_begin_nothing_use_up_no_bound_for_days(store: Store
 
 
 @pytest.mark.demand("D7")
-async def test_attempts_in_vain_are_counted_from_zero_again_with_each_step_that_is_done(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_failed_attempts_count_from_zero_after_each_completed_step(store: StoreBench, task_id: str) -> None:
     supervised(store, 5)
     hold = await store.begun(task_id)
     counts = []
@@ -475,7 +463,7 @@ def wait(store: StoreBench, minutes: int, *task_ids: str) -> None:
 
 
 @pytest.mark.demand("D11", "G7")
-async def test_tasks_whose_definition_no_live_worker_has_are_one_alert_within_the_hour(store: StoreBench) -> None:
+async def test_tasks_of_a_definition_without_workers_are_one_alert(store: StoreBench) -> None:
     for name in ("t-1", "t-2", "t-3"):
         await store.submitted(name)
     wait(store, 6, "t-1")
@@ -491,7 +479,7 @@ async def test_tasks_whose_definition_no_live_worker_has_are_one_alert_within_th
 
 
 @pytest.mark.demand("D11")
-async def test_tasks_that_wait_for_an_open_breaker_are_an_alert_that_names_the_service(store: StoreBench) -> None:
+async def test_tasks_behind_an_open_breaker_are_an_alert_with_its_service(store: StoreBench) -> None:
     await store.submitted("blocked")
     await store.submitted("not-blocked", "provisioning")
     wait(store, 6, "blocked", "not-blocked")
@@ -504,7 +492,7 @@ async def test_tasks_that_wait_for_an_open_breaker_are_an_alert_that_names_the_s
 
 
 @pytest.mark.demand("D11")
-async def test_tasks_that_are_due_for_less_or_wait_on_purpose_or_are_held_are_no_alert(store: StoreBench) -> None:
+async def test_tasks_that_wait_on_purpose_or_are_held_are_no_alert(store: StoreBench) -> None:
     for name in ("due", "later", "held"):
         await store.submitted(name)
     wait(store, 4, "due")
@@ -543,7 +531,7 @@ def since(store: StoreBench, task_id: str, minutes: int) -> None:
 
 
 @pytest.mark.demand("D11", "G7")
-async def test_open_tasks_without_progress_are_one_alert_a_definition_and_hour_whatever_goes_round(
+async def test_tasks_without_progress_are_one_alert_a_definition_and_hour(
     store: StoreBench,
 ) -> None:
     within_s = max(p["within_s"] for p in shipped("order").policies()["steps"].values())
@@ -574,7 +562,7 @@ async def test_open_tasks_without_progress_are_one_alert_a_definition_and_hour_w
 
 
 @pytest.mark.demand("D11")
-async def test_task_that_waited_long_for_its_first_claim_is_none_without_progress(store: StoreBench) -> None:
+async def test_long_wait_for_the_first_claim_is_no_lack_of_progress(store: StoreBench) -> None:
     await store.submitted("waited")
     store.owner("UPDATE task SET progress_at = clock_timestamp() - interval '1 hour'")
     await store.claim("waited")

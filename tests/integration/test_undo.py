@@ -95,9 +95,7 @@ async def test_task_that_has_begun_nothing_is_compensated_at_once(store: StoreBe
 
 
 @pytest.mark.demand("F9")
-async def test_failed_undo_says_what_is_undone_what_failed_and_what_was_not_tried(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_failed_undo_says_what_is_undone_failed_and_not_tried(store: StoreBench, task_id: str) -> None:
     hold = await undoing(store, task_id, "ship")
     await store.store.undo_advance(hold, begin=undo("ship"))
     await store.store.undo_advance(hold, done="ship", calls=1, begin=undo("charge"))
@@ -111,7 +109,7 @@ async def test_failed_undo_says_what_is_undone_what_failed_and_what_was_not_trie
 
 @pytest.mark.demand("F5", "C15")
 @pytest.mark.parametrize("unknown", [True, False])
-async def test_age_of_a_step_is_that_of_its_first_call_that_may_have_had_an_effect(
+async def test_age_of_a_step_counts_from_its_first_possible_effect(
     store: StoreBench, task_id: str, unknown: bool
 ) -> None:
     """Whoever calls again, and whenever; a call that was refused for certain has left nothing that could be undone."""
@@ -135,9 +133,7 @@ async def undone(store: StoreBench, hold: Hold, *steps: str) -> None:
 
 
 @pytest.mark.demand("F9")
-async def test_compensated_task_shows_why_it_was_undone_and_not_how_its_undo_fared(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_compensated_task_shows_why_it_was_undone(store: StoreBench, task_id: str) -> None:
     hold = await store.begun(task_id, step="charge")
     await store.store.fail(hold, "charge", {"step": "charge", "message": "declined"}, unknown=True, then="undo")
     await store.store.undo_advance(await store.claim(task_id), begin=undo("charge"))
@@ -148,9 +144,7 @@ async def test_compensated_task_shows_why_it_was_undone_and_not_how_its_undo_far
 
 
 @pytest.mark.demand("F9", "F11")
-async def test_task_whose_undo_failed_and_was_asked_for_again_ends_without_an_error(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_undo_repeated_after_a_failure_ends_without_an_error(store: StoreBench, task_id: str) -> None:
     await undo_failed(store, task_id)
     assert (await store.store.request_undo(asked(task_id))).verdict == "accepted"
     await undone(store, await store.claim(task_id), "charge", "stock")
@@ -203,9 +197,7 @@ async def test_second_undo_after_a_quarantine_has_another_key_which_stays(store:
 
 
 @pytest.mark.demand("F9", "C2")
-async def test_undo_that_is_asked_for_again_after_it_failed_has_another_key_where_it_is_not_done(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_undo_repeated_after_a_failure_has_a_new_key_where_not_done(store: StoreBench, task_id: str) -> None:
     await refund_refused(store, task_id)
     for n in range(1, 3):
         assert (await store.store.request_undo(asked(task_id))).verdict == "accepted"
@@ -315,9 +307,7 @@ async def test_cancel_of_a_stale_run_undoes_nothing(store: StoreBench, task_id: 
 
 
 @pytest.mark.demand("E4", "F1", "F9")
-async def test_undo_that_failed_and_is_asked_for_again_gets_a_fresh_undo_budget_and_can_finish(
-    store: StoreBench, task_id: str
-) -> None:
+async def test_undo_repeated_after_a_failure_has_a_fresh_budget(store: StoreBench, task_id: str) -> None:
     await undo_failed(store, task_id)
     assert store.step(task_id, "charge")["undo_budget_left"] == 25
     await store.store.request_undo(asked(task_id))
@@ -341,7 +331,7 @@ async def test_undo_that_failed_and_is_asked_for_again_gets_a_fresh_undo_budget_
         ("Undone", False, False),
     ],
 )
-async def test_task_is_past_its_pivot_once_the_pivot_may_have_had_its_effect(
+async def test_task_is_past_its_pivot_once_that_may_have_had_its_effect(
     store: StoreBench, task_id: str, state: str, unknown: bool, past: bool
 ) -> None:
     await store.submitted(task_id, "provisioning")

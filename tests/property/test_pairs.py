@@ -244,7 +244,7 @@ async def meet(place: Place, scene: Scene, one: Write, other: Write) -> list[Ans
 
 @pytest.mark.demand("B2", "B11", "D5")
 @pytest.mark.parametrize("start", STARTS, ids=lambda start: start.name)
-async def test_two_writes_that_meet_on_a_row_are_as_one_behind_the_other(place: Place, start: Start) -> None:
+async def test_two_writes_at_once_equal_one_behind_the_other(place: Place, start: Start) -> None:
     model = await Scene(place, start.definition).play(start.script)
     names = model.contenders()
     events = len(model.task.events)

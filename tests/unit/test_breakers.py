@@ -17,7 +17,7 @@ def row(kind: str, state: str, at: datetime) -> SimpleNamespace:
 
 
 @pytest.mark.demand("H10", "C8")
-def test_breaker_that_closed_after_the_databases_clock_went_back_keeps_nobody_out() -> None:
+def test_breaker_closed_before_a_clock_went_back_keeps_nobody_out() -> None:
     clock_went_back = OPENED - timedelta(minutes=1)
     breakers = Breakers.of([row("opened", "open", OPENED), row("closed", "closed", clock_went_back)])
     for later in (timedelta(), SEEN, timedelta(hours=1)):

@@ -82,7 +82,7 @@ def test_claim_that_began_nothing_goes_back_at_once_and_counts_nothing(untouched
 
 
 @pytest.mark.demand("D11")
-def test_undo_claim_that_began_nothing_stays_compensating_and_counts_nothing() -> None:
+def test_undo_claim_that_began_nothing_counts_nothing() -> None:
     found = decide(task(step(state=StepState.COMPLETED), state=TaskState.COMPENSATING, expiries=0))
     assert (found.target, found.delay_s, found.failed_steps) == (TaskState.COMPENSATING, 0.0, [])
 
@@ -99,7 +99,7 @@ def test_claims_that_begin_nothing_again_and_again_back_off(expiries: int, delay
 
 @pytest.mark.demand("D5", "D6")
 @pytest.mark.parametrize(("before", "delay"), [(0, 2.0), (1, 6.0), (2, 18.0)])
-def test_below_the_threshold_the_task_is_pending_again_after_its_back_off(before: int, delay: float) -> None:
+def test_task_below_its_threshold_is_pending_after_its_back_off(before: int, delay: float) -> None:
     found = decide(task(step(failure_count=before)))
     assert (found.target, found.delay_s, found.failed_steps) == (TaskState.PENDING, delay, ["charge"])
 
@@ -139,7 +139,7 @@ def test_decision_carries_the_holder_and_the_deadline_that_were_read() -> None:
 
 
 @pytest.mark.demand("D1", "D5", "D7")
-def test_expiry_that_spans_an_outage_counts_no_failure_and_no_attempt_and_passes_no_bound() -> None:
+def test_expiry_across_an_outage_counts_nothing_and_passes_no_bound() -> None:
     found = decide(task(step(failure_count=3), outage=True, expiries=99))
     assert (found.target, found.failed_steps, found.outage) == (TaskState.PENDING, [], True)
     assert "not counted" in found.cause
@@ -149,7 +149,7 @@ def test_expiry_that_spans_an_outage_counts_no_failure_and_no_attempt_and_passes
 
 
 @pytest.mark.demand("D5", "E1")
-def test_last_calls_of_a_budget_return_after_an_outage_unless_an_earlier_attempt_spent_them() -> None:
+def test_last_calls_of_a_budget_return_after_an_outage() -> None:
     spent = step(budget_left=0, reserved=3)
     assert decide(task(spent, outage=True)).target is TaskState.PENDING
     assert decide(task(spent)).target is TaskState.COMPENSATING
@@ -167,7 +167,7 @@ def test_past_the_threshold_the_task_is_undone() -> None:
 
 
 @pytest.mark.demand("D7")
-def test_past_the_threshold_the_task_is_in_error_where_the_policy_says_so() -> None:
+def test_task_past_its_threshold_is_in_error_if_the_policy_says_so() -> None:
     policies = {**POLICIES, "on_spent": "error"}
     assert decide(task(step(failure_count=3), policies=policies)).target is TaskState.ERROR
 
@@ -196,18 +196,18 @@ def test_spent_budget_is_undone_however_few_failures_there_were(policies: dict[s
 
 
 @pytest.mark.demand("E1")
-def test_step_whose_budget_was_spent_in_an_earlier_attempt_is_not_tried_for_ever() -> None:
+def test_step_whose_budget_is_spent_is_not_tried_for_ever() -> None:
     """A holder released it after a call, and the next attempt found nothing left to reserve."""
     found = decide(task(step(current=False, gave_up=True, budget_left=0)))
     assert (found.target, found.failed_steps) == (TaskState.COMPENSATING, ["charge"])
 
 
 @pytest.mark.demand("E1")
-def test_undo_whose_budget_was_spent_in_an_earlier_attempt_is_not_tried_for_ever() -> None:
+def test_undo_whose_budget_is_spent_is_not_tried_for_ever() -> None:
     assert decide(undo_of(current=False, gave_up=True, undo_budget_left=0)).target is TaskState.COMPENSATION_FAILED
 
 
-def test_refused_undo_that_has_no_calls_left_is_what_the_attempt_could_not_begin() -> None:
+def test_undo_without_calls_left_is_what_the_attempt_could_not_begin() -> None:
     """A person has repaired another entry, so that the undo goes on; this one can't begin again."""
     left = {"state": StepState.UNDO_FAILED, "current": False, "overdue": False}
     found = decide(task(step(**left, gave_up=True, undo_budget_left=0), state=TaskState.COMPENSATING))
@@ -268,7 +268,7 @@ def test_task_that_kills_its_workers_ends_at_its_most_attempts(state: TaskState,
 
 
 @pytest.mark.demand("D3")
-def test_task_of_an_unknown_definition_is_tried_again_and_in_the_end_shown_to_a_person() -> None:
+def test_task_of_an_unknown_definition_ends_with_a_person_after_retries() -> None:
     assert decide(task(step(), policies=None)).target is TaskState.PENDING
     assert decide(task(step(failure_count=3), policies=None)).target is TaskState.ERROR
 

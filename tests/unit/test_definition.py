@@ -122,7 +122,7 @@ def test_worst_case_of_the_shipped_definitions_fits_their_budgets() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "Order", "1st", "an order", "a/b", "a" * 64])
-def test_name_of_a_definition_that_can_not_be_part_of_an_id_is_refused(name: str) -> None:
+def test_definition_name_that_fits_no_id_is_refused(name: str) -> None:
     assert "its name must match" in refused(step("a"), name=name)
 
 
@@ -186,7 +186,7 @@ def test_name_twice_in_the_registry_is_refused_by_name_and_version() -> None:
             Registry([one, twin])
 
 
-def test_newest_version_serves_new_submissions_and_the_pinned_one_its_own() -> None:
+def test_newest_version_serves_new_tasks_and_the_pinned_one_its_own() -> None:
     one = definition(step("a"))
     ten = replace(one, version=10)
     registry = Registry([ten, one])
@@ -207,7 +207,7 @@ def test_in_a_sequence_each_step_is_followed_by_the_next() -> None:
 
 
 @pytest.mark.demand("B5")
-def test_at_a_fork_no_step_begins_with_the_completion_of_the_one_before() -> None:
+def test_no_step_begins_with_the_completion_of_the_one_before_a_fork() -> None:
     found = definition(step("a"), step("b", after=("a",)), step("c", after=("a",)))
     assert found.follower(found.step("a")) is None
 
@@ -220,7 +220,7 @@ def test_a_join_begins_in_a_write_of_its_own() -> None:
     assert found.follower(found.step("join")) is found.step("end")
 
 
-def test_step_says_what_follows_its_refusal_and_the_definition_where_it_does_not() -> None:
+def test_step_decides_what_follows_its_refusal_else_the_definition() -> None:
     found = definition(step("a"), step("b", on_refused="error"), on_refused="undo")
     assert [found.refused(s) for s in found.steps] == ["undo", "error"]
 
@@ -323,7 +323,7 @@ def test_queued_step_that_is_undone_by_another_service_is_refused() -> None:
 
 
 @pytest.mark.demand("E2", "F12")
-def test_step_of_a_service_that_is_asked_by_key_needs_a_call_for_the_question_and_one_for_the_work() -> None:
+def test_step_that_asks_by_key_needs_two_calls() -> None:
     """With one, the question behind an unknown outcome would take it in every attempt: nothing would be sent again."""
     (problem,) = definitions._problems(definition(step("a", calls=1)))
     assert "step a: service stock is asked by key" in problem
@@ -384,7 +384,7 @@ PARCEL: dict[str, Any] = {
 }
 
 
-def test_record_is_read_strictly_and_types_that_json_lacks_from_their_texts() -> None:
+def test_record_is_read_strictly_except_for_types_that_json_lacks() -> None:
     checked = replace(definition(step("one")), record=Parcel).checked(PARCEL)
     assert checked == PARCEL | {"weight_kg": 1.0}
 
@@ -405,7 +405,7 @@ def test_value_of_another_type_is_refused_whatever_the_model_says(wrong: dict[st
 
 
 @pytest.mark.demand("H6")
-def test_word_that_another_release_does_not_know_is_no_change_of_a_released_version() -> None:
+def test_unknown_field_of_another_release_is_no_changed_definition() -> None:
     ours = definition(step("a"), step("b"))
     released = json.loads(json.dumps(ours.policies()))
     assert ours.agrees_with(released)

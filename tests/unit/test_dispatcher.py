@@ -122,7 +122,7 @@ def nothing_to_hear(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Dispatcher, "_listen", lambda _: asyncio.Event().wait())
 
 
-def test_dispatcher_whose_starts_fail_pauses_longer_and_longer_up_to_half_a_minute_whoever_wakes_it() -> None:
+def test_dispatcher_with_failing_starts_pauses_up_to_half_a_minute() -> None:
     async def rounds() -> list[float]:
         outage = Outage(rounds=10, well=[8])
         await outage.run()

@@ -66,18 +66,18 @@ def test_every_test_is_named_at_each_demand_that_it_is_marked_with() -> None:
     assert with_tests(document) == document, "run `python -m tests.demands`"
 
 
-def test_decisions_are_numbered_without_a_gap_and_titled_by_their_number() -> None:
+def test_decisions_are_numbered_without_a_gap() -> None:
     titles = {p.name[:4]: p.read_text(encoding="utf-8").split(":")[0] for p in (ROOT / "docs/decisions").glob("*.md")}
     assert titles == {f"{n:04}": f"# {n:04}" for n in range(1, len(titles) + 1)}
 
 
-def test_demand_that_is_met_names_a_test_and_one_that_is_not_names_none() -> None:
+def test_met_demand_names_a_test_and_an_unmet_one_none() -> None:
     rows = DEMAND_ROW.findall(text("demands.md"))
     assert [name for name, status, cell in rows if status == "met" and not NAMED_TEST.search(cell)] == []
     assert [name for name, status, cell in rows if status == "not yet" and NAMED_TEST.search(cell)] == []
 
 
-def test_every_failure_is_listed_once_and_names_a_test_or_says_that_there_is_none() -> None:
+def test_every_failure_is_listed_once_with_its_test_or_none() -> None:
     rows = FAILURE_ROW.findall(text("failure-modes.md"))
     assert [int(number) for number, _ in rows] == list(range(1, FAILURES + 1))
     assert [n for n, cell in rows if not NAMED_TEST.search(cell) and "not yet shown" not in cell] == []

@@ -24,7 +24,7 @@ ADDRESSES = Addresses(
 )
 
 
-def test_service_of_a_new_task_type_reaches_the_workers_and_no_real_one_takes_a_simulated_ones_place(
+def test_new_service_reaches_workers_and_none_replaces_a_simulated_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SAS_SERVICES__LOYALTY", "http://127.0.0.1:9/loyalty")

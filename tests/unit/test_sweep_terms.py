@@ -9,7 +9,7 @@ from supervisor.activities import PageRequest, SweepTerms
 
 
 @pytest.mark.demand("H6")
-def test_terms_of_a_release_that_knows_more_or_fewer_of_them_start_a_sweep() -> None:
+def test_sweep_terms_of_another_release_start_a_sweep() -> None:
     assert SweepTerms.model_validate({}) == SweepTerms()
     assert SweepTerms.model_validate({"interval_s": 4.0, "a_later_word": 7}) == SweepTerms(interval_s=4.0)
     request = PageRequest.model_validate({"terms": {}, "sweep": 1, "counts": True})
@@ -17,7 +17,7 @@ def test_terms_of_a_release_that_knows_more_or_fewer_of_them_start_a_sweep() -> 
 
 
 @pytest.mark.demand("H6")
-def test_input_of_a_run_with_a_word_of_a_later_release_is_understood() -> None:
+def test_run_input_with_a_field_of_a_later_release_is_understood() -> None:
     given = {
         "task_id": "t-1",
         "definition": "order",

@@ -32,7 +32,7 @@ WITHIN_S = 10.0
     ],
     ids=["at once", "a stall", "too late", "set back before it started", "set back before", "an older Scheduler"],
 )
-def test_time_left_counts_from_the_grant_and_is_never_more_than_was_granted(
+def test_time_left_counts_from_the_grant_and_never_exceeds_it(
     granted: float | None, scheduled: float, started: float, left_s: float
 ) -> None:
     info = replace(
@@ -61,7 +61,7 @@ def test_grant_that_is_told_of_later_is_of_the_same_deadline() -> None:
 
 @pytest.mark.demand("C4")
 @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="the monotonic clock of this system counts sleep")
-def test_reservation_is_as_old_as_it_is_also_after_the_machine_has_slept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reservation_ages_also_while_the_machine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
     """While a machine sleeps its monotonic clock stands still; another one, which the system keeps, goes on."""
     clock_gettime, slept_s = time.clock_gettime, 0.0
     monkeypatch.setattr(
@@ -77,7 +77,7 @@ def test_reservation_is_as_old_as_it_is_also_after_the_machine_has_slept(monkeyp
 
 @pytest.mark.demand("C11")
 @pytest.mark.parametrize("within_s", [1, 4, 30, 3600, 86_400 * 30])
-def test_waiting_attempt_looks_into_the_inbox_a_few_times_and_last_before_its_deadline(within_s: int) -> None:
+def test_waiting_attempt_looks_into_the_inbox_before_its_deadline(within_s: int) -> None:
     pauses = looks(within_s)
     assert len(pauses) <= 20
     assert sum(pauses) == pytest.approx(max(0, within_s - 2))

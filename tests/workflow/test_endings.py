@@ -95,7 +95,7 @@ async def worker(client: Client, store: Store) -> AsyncIterator[None]:
 
 
 @pytest.mark.demand("F1")
-async def test_request_that_joins_one_of_an_attempt_that_lost_its_task_is_asked_by_itself(client: Client) -> None:
+async def test_request_joined_to_one_of_a_lost_attempt_is_asked_by_itself(client: Client) -> None:
     """The one handed on holds for that attempt only; whoever signalled the same workflow asked without a condition."""
     task_id = f"t-{uuid4().hex[:8]}"
     store = Store(lambda r: "not_holder" if r.holder else "accepted", {})
@@ -118,7 +118,7 @@ async def test_request_that_joins_one_of_an_attempt_that_lost_its_task_is_asked_
 
 
 @pytest.mark.demand("F1")
-async def test_request_that_is_handed_on_behind_one_of_an_attempt_is_not_lost(client: Client) -> None:
+async def test_request_handed_on_behind_one_of_an_attempt_is_not_lost(client: Client) -> None:
     """The run was cancelled, and a signal came as well, while the store was away: both are handed on, under one id."""
     task_id = f"t-{uuid4().hex[:8]}"
     store = Store(lambda r: "not_holder" if r.holder else "accepted", {})
@@ -137,7 +137,7 @@ async def test_request_that_is_handed_on_behind_one_of_an_attempt_is_not_lost(cl
 
 
 @pytest.mark.demand("G6", "F1")
-async def test_run_that_is_cancelled_while_it_ends_still_asks_for_undo_and_passes_on_what_was_asked(
+async def test_run_cancelled_while_it_ends_still_asks_for_undo(
     client: Client,
 ) -> None:
     """One of two steps has given up; the other one is still out when a signal comes, and then the cancel."""
@@ -189,7 +189,7 @@ async def _task_done_after(handle: Any, kind: str) -> None:
     ],
     ids=["it was not sent", "it was sent", "it was taken, and the answer is to come later"],
 )
-def test_time_that_runs_out_at_a_queued_agent_says_whether_it_had_called(
+def test_timeout_at_a_queued_agent_says_whether_it_had_called(
     name: str, step: str, details: list[str], called: bool
 ) -> None:
     """An Agent heartbeats before each call, so the server knows; a service that hangs must open its breaker."""

@@ -120,7 +120,7 @@ def test_refusal_of_an_undo_is_permanent_for_its_own_key(sim: Simulators) -> Non
     assert again.json() == {"undone": 1, "nothing_to_undo": 0}
 
 
-def test_undo_that_found_nothing_is_answered_alike_under_its_key_whatever_came_since(sim: Simulators) -> None:
+def test_undo_that_found_nothing_is_answered_alike_for_ever(sim: Simulators) -> None:
     """At a service without tombstones: only an undo under another key finds the late original."""
     sim.fault("payments", "amnesia")
     nothing, something = {"undone": 0, "nothing_to_undo": 0}, {"undone": 1, "nothing_to_undo": 0}
