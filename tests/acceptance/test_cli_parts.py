@@ -34,6 +34,7 @@ def test_input_is_one_object_or_one_a_line(tmp_path: Path, text: str, lines: lis
     assert [m.line for m in read_messages(str(file))] == lines
 
 
+@pytest.mark.failure(104)
 @pytest.mark.parametrize(
     ("dsn", "where"),
     [
@@ -53,10 +54,12 @@ def test_gravest_outcome_decides_the_exit_code() -> None:
     assert gravest([]) is Code.OK
 
 
+@pytest.mark.failure(84)
 def test_long_reason_on_the_command_line_is_cut() -> None:
     assert said("--reason", " " + "x" * 10_000) == "x" * 500
 
 
+@pytest.mark.failure(111)
 def test_amendment_reads_json_or_text_and_hides_secrets(order: dict[str, Any]) -> None:
     settings = ["lines.0.quantity=3", "address.line1=Rue 1", 'customer.name="A=B"', "card_token=tok_mc"]
     record, changes = amended(order, settings, ORDER)

@@ -158,6 +158,7 @@ async def test_name_that_is_taken_undoes_the_machine_before_the_pivot(
     assert simulators.live(task_id) == {}
 
 
+@pytest.mark.failure(34)
 @pytest.mark.demand("F8", "F9", "E4")
 async def test_refused_refund_is_compensation_failed_until_the_service_heals(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
@@ -182,6 +183,7 @@ async def test_refused_refund_is_compensation_failed_until_the_service_heals(
     assert refunds == [(f"{task_id}:charge:undo-0", 422), (f"{task_id}:charge:undo-1", 200)]
 
 
+@pytest.mark.failure(32)
 @pytest.mark.demand("F4", "F5", "C14")
 async def test_charge_that_arrives_after_its_refund_is_refused(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
@@ -201,6 +203,7 @@ async def test_charge_that_arrives_after_its_refund_is_refused(
     assert simulators.live(task_id) == {}
 
 
+@pytest.mark.failure(15, 26, 33)
 @pytest.mark.demand("F4", "C5")
 async def test_lost_reply_to_the_charge_then_undo_leaves_nothing(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str

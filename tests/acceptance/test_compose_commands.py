@@ -62,6 +62,7 @@ async def doctor(env: dict[str, str], home: Path) -> tuple[int | None, dict[str,
     return process.returncode, {c["what"]: c for c in json.loads(out)["checks"]}
 
 
+@pytest.mark.failure(95, 117)
 @pytest.mark.demand("C7", "D3")
 @pytest.mark.parametrize("name", sorted(OURS))
 async def test_command_of_the_service_runs_with_the_variables_it_is_given(
@@ -87,6 +88,7 @@ async def test_command_of_the_service_runs_with_the_variables_it_is_given(
             await process.wait()
 
 
+@pytest.mark.failure(117)
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 async def test_starter_command_needs_no_desk_package_or_names_it(name: str, tmp_path: Path) -> None:
     process = await started(["starter.py", name, "--help"], {}, tmp_path, stderr=PIPE)
@@ -99,6 +101,7 @@ async def test_starter_command_needs_no_desk_package_or_names_it(name: str, tmp_
         assert f"Usage: starter.py {name}" in out
 
 
+@pytest.mark.failure(95)
 @pytest.mark.demand("H5")
 async def test_doctor_in_compose_names_what_other_roles_need(bench: Bench, tmp_path: Path) -> None:
     env = adapted(OURS["cli"], bench.settings, bench.client.service_client.config.target_host)
@@ -120,6 +123,7 @@ async def test_doctor_in_compose_names_what_other_roles_need(bench: Bench, tmp_p
     }
 
 
+@pytest.mark.failure(95)
 @pytest.mark.parametrize(
     ("setting", "place", "what"),
     [

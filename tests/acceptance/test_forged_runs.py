@@ -56,6 +56,7 @@ async def by_hand(bench: Bench) -> AsyncIterator[Callable[[RunInput], Awaitable[
             await handle.terminate()
 
 
+@pytest.mark.failure(10)
 @pytest.mark.demand("B1", "B2", "B6")
 async def test_run_started_by_hand_under_a_claimed_id_changes_nothing(
     bench: Bench,
@@ -82,6 +83,7 @@ async def test_run_started_by_hand_under_a_claimed_id_changes_nothing(
     assert [e["body"]["amount_minor"] for e in charges] == [2500]
 
 
+@pytest.mark.failure(10)
 @pytest.mark.demand("B1", "B2", "F5")
 async def test_undo_started_by_hand_undoes_nothing_and_the_real_one_works(
     bench: Bench,
@@ -108,6 +110,7 @@ async def test_undo_started_by_hand_undoes_nothing_and_the_real_one_works(
     assert len(refunds) == 1
 
 
+@pytest.mark.failure(20, 108)
 @pytest.mark.demand("F1")
 @pytest.mark.parametrize("given", [[], ["nonsense"]], ids=["no input", "an input that can't be read"])
 async def test_undo_asked_of_a_run_that_is_refused_is_passed_on(
@@ -135,6 +138,7 @@ async def test_undo_asked_of_a_run_that_is_refused_is_passed_on(
     assert asked.detail["sender"] == bench.client.identity, "as Temporal knows it, whatever was said"
 
 
+@pytest.mark.failure(108)
 @pytest.mark.demand("F1", "G4")
 @pytest.mark.parametrize("kind", ["order", "CompensationRequest"])
 async def test_signal_without_a_name_is_recorded_under_its_sender(
@@ -152,6 +156,7 @@ async def test_signal_without_a_name_is_recorded_under_its_sender(
     assert asked == [f"signal:{bench.client.identity}"]
 
 
+@pytest.mark.failure(88)
 @pytest.mark.demand("B4", "H6")
 async def test_worker_leaves_runs_of_a_definition_that_it_lacks_to_others(
     bench: Bench, simulators: Simulators, task_id: str
@@ -183,6 +188,7 @@ async def test_worker_leaves_runs_of_a_definition_that_it_lacks_to_others(
     assert {(p.task.state, p.task.epoch) for p in pages} == {(TaskState.PROCESSED, 1)}
 
 
+@pytest.mark.failure(88)
 @pytest.mark.demand("B4", "F1")
 async def test_undo_waits_for_a_worker_that_has_the_definition(bench: Bench, task_id: str) -> None:
     run = forged(task_id, 1, {}).model_copy(update={"version": 99})

@@ -41,12 +41,14 @@ async def loaded(settings: Settings, *arguments: str) -> tuple[float, set[str]]:
     return float(seconds), set(names)
 
 
+@pytest.mark.failure(105)
 async def test_help_loads_neither_a_command_nor_what_one_needs(settings: Settings) -> None:
     seconds, names = await loaded(settings, "--help")
     assert names & (HEAVY | TO_LOOK | {"store", "runtime", "definitions"}) == set()
     assert seconds < 1, "0.2 s on a machine that is idle"
 
 
+@pytest.mark.failure(105)
 @pytest.mark.parametrize("command", ["list", "show", "watch", "wait", "dead-letters", "repair", "services"])
 async def test_command_that_looks_loads_no_more_than_the_store_needs(
     bench: Bench, settings: Settings, order: dict[str, Any], task_id: str, command: str

@@ -21,6 +21,7 @@ from tests.conftest import FULL, Bench, Databases, Simulators, eventually
 from tests.workers import WorkerProcess
 
 
+@pytest.mark.failure(2)
 @pytest.mark.demand("B10", "G6")
 async def test_worker_told_to_stop_exits_cleanly_and_counts_no_failure(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
@@ -40,6 +41,7 @@ async def test_worker_told_to_stop_exits_cleanly_and_counts_no_failure(
     assert simulators.live(task_id) == FULL
 
 
+@pytest.mark.failure(93)
 @pytest.mark.demand("G6", "B2")
 async def test_run_made_by_reset_is_not_the_holder(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
@@ -68,6 +70,7 @@ async def test_run_made_by_reset_is_not_the_holder(
     assert simulators.calls("stock", task_id) == 1
 
 
+@pytest.mark.failure(20)
 @pytest.mark.demand("B1")
 async def test_run_that_was_started_by_hand_is_refused_and_touches_nothing(
     bench: Bench, order: dict[str, Any], task_id: str
@@ -106,6 +109,7 @@ async def test_schedule_recovers_what_expired_without_anybody_asking(
     await bench.client.get_schedule_handle(SCHEDULE_ID).delete()
 
 
+@pytest.mark.failure(66)
 @pytest.mark.demand("D1")
 async def test_missed_sweep_is_one_alert_and_the_schedule_is_remade(bench: Bench, databases: Databases) -> None:
     terms = sweep_terms(bench.settings)
@@ -124,6 +128,7 @@ async def test_missed_sweep_is_one_alert_and_the_schedule_is_remade(bench: Bench
     await bench.client.get_schedule_handle(SCHEDULE_ID).delete()
 
 
+@pytest.mark.failure(11, 107)
 @pytest.mark.demand("C7", "C11")
 async def test_answer_is_kept_once_and_only_with_its_signature(
     bench: Bench, simulators: Simulators, machine: dict[str, Any], task_id: str
@@ -148,6 +153,7 @@ async def test_answer_is_kept_once_and_only_with_its_signature(
     assert machine_step.result["machine_id"] != "m"
 
 
+@pytest.mark.failure(14)
 @pytest.mark.demand("C7", "C11", "B8")
 async def test_answer_nobody_waited_for_is_taken_by_the_next_attempt(
     bench: Bench, simulators: Simulators, machine: dict[str, Any], task_id: str

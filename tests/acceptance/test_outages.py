@@ -34,6 +34,7 @@ def away(server: EmbeddedPostgres, dsn: str) -> Iterator[None]:
             connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
 
 
+@pytest.mark.failure(46)
 @pytest.mark.demand("F1", "F11")
 async def test_undo_requested_while_the_store_is_away_is_not_forgotten(
     bench: Bench,
@@ -67,6 +68,7 @@ async def test_undo_requested_while_the_store_is_away_is_not_forgotten(
     assert simulators.live(task_id).get("payments") is None
 
 
+@pytest.mark.failure(47)
 @pytest.mark.demand("F1", "H9")
 @pytest.mark.parametrize("started", ["before", "meanwhile"])
 async def test_undo_needs_no_orders_database_and_other_orders_wait_for_it(
@@ -100,6 +102,7 @@ async def test_undo_needs_no_orders_database_and_other_orders_wait_for_it(
     assert simulators.live(task_id).get("payments") is None
 
 
+@pytest.mark.failure(75)
 @pytest.mark.demand("B1", "C11")
 async def test_step_that_waits_for_an_answer_holds_no_slot(
     bench: Bench, simulators: Simulators, order: dict[str, Any], machine: dict[str, Any], task_id: str
@@ -115,6 +118,7 @@ async def test_step_that_waits_for_an_answer_holds_no_slot(
     assert simulators.live(task_id) == FULL
 
 
+@pytest.mark.failure(2)
 @pytest.mark.demand("B10", "G6")
 async def test_draining_worker_calls_and_claims_nothing_and_releases_its_row(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
@@ -132,6 +136,7 @@ async def test_draining_worker_calls_and_claims_nothing_and_releases_its_row(
     assert simulators.calls("stock", task_id) == 1
 
 
+@pytest.mark.failure(57)
 @pytest.mark.demand("A1", "A6", "B6")
 async def test_begun_order_goes_on_once_its_lost_record_is_restored(
     bench: Bench, simulators: Simulators, databases: Databases, order: dict[str, Any], task_id: str
@@ -181,6 +186,7 @@ class _Odd(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+@pytest.mark.failure(26)
 @pytest.mark.demand("C5")
 async def test_unexpected_body_is_an_unknown_outcome_and_tried_again(
     bench: Bench, order: dict[str, Any], task_id: str

@@ -20,6 +20,7 @@ from tests.workers import ROOT, WorkerProcess, environment
 COURIER = {"SAS_DEFINITIONS": "tests.courier", "SAS_AGENTS": "tests.courier"}
 
 
+@pytest.mark.failure(32)
 @pytest.mark.demand("F6", "F7")
 async def test_effect_that_appears_after_its_undo_is_undone_again(
     bench: Bench, simulators: Simulators, task_id: str
@@ -73,6 +74,7 @@ async def test_effect_that_appears_after_its_undo_is_undone_again(
     assert (until - kept[0].at).total_seconds() == pytest.approx(QUARANTINE.total_seconds(), abs=0.5)
 
 
+@pytest.mark.failure(32)
 @pytest.mark.demand("F7")
 async def test_undo_waits_out_every_deadline_that_the_step_was_ever_granted(
     bench: Bench, simulators: Simulators, task_id: str

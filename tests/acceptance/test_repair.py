@@ -39,6 +39,7 @@ async def refund_failed(bench: Bench, simulators: Simulators, order: dict[str, A
     assert await bench.reached(task_id, TaskState.COMPENSATION_FAILED) is TaskState.COMPENSATION_FAILED
 
 
+@pytest.mark.failure(34)
 @pytest.mark.demand("F10", "F9", "F3", "G4")
 async def test_refund_paid_by_hand_lets_the_order_be_compensated(
     bench: Bench, simulators: Simulators, settings: Settings, order: dict[str, Any], task_id: str
@@ -62,6 +63,7 @@ async def test_refund_paid_by_hand_lets_the_order_be_compensated(
     assert [e.actor for e in (await bench.page(task_id)).events if e.kind == "undo_repaired"] == ["cli:anna"]
 
 
+@pytest.mark.failure(31)
 @pytest.mark.demand("F5", "F8", "F9", "F10")
 async def test_charge_too_old_to_refund_is_left_to_a_person(
     bench: Bench, simulators: Simulators, settings: Settings, order: dict[str, Any], task_id: str
@@ -90,6 +92,7 @@ async def test_charge_too_old_to_refund_is_left_to_a_person(
     assert undone_in_reverse(simulators, task_id) == ["shipping", "stock"]
 
 
+@pytest.mark.failure(34)
 @pytest.mark.demand("F10", "F8", "F9")
 async def test_skipped_refund_stays_in_sight_until_requested_again(
     bench: Bench, simulators: Simulators, settings: Settings, order: dict[str, Any], task_id: str

@@ -67,6 +67,7 @@ async def watch_backlog(bench: Bench, most: list[int]) -> None:
         await asyncio.sleep(0.2)  # a sample
 
 
+@pytest.mark.failure(77, 80)
 @pytest.mark.timeout(300)
 @pytest.mark.demand("C8", "D12", "H12", "A7")
 async def test_outage_under_load_is_bounded_and_recovery_is_paced(

@@ -50,6 +50,7 @@ async def named(bench: Bench, order: dict[str, Any], task_id: str) -> str:
     return task_id
 
 
+@pytest.mark.failure(103)
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
 async def test_any_encoding_prints_every_name_and_json_says_the_same(
     settings: Settings, named: str, encoding: str
@@ -70,12 +71,14 @@ async def test_locale_without_utf_8_shows_help_and_errors(settings: Settings) ->
         assert (await shell(settings, line, **plain))[0] == expected
 
 
+@pytest.mark.failure(103)
 @pytest.mark.parametrize("command", ["list", "list -o json", "show $ID", "show $ID -o json", "--help", "doctor"])
 async def test_nobody_reads_on_and_that_is_no_error(settings: Settings, named: str, command: str) -> None:
     code, _, err = await shell(settings, f"$STARTER {command} | true", ID=named)
     assert (code, err) in ((0, ""), (5, "")), "of doctor alone: 5, as this test runs no worker"
 
 
+@pytest.mark.failure(103)
 @pytest.mark.parametrize("command", ["list", "list -o json", "show $ID", "show $ID -o json", "watch $ID"])
 async def test_full_standard_output_is_said_and_is_an_error(settings: Settings, named: str, command: str) -> None:
     wait = "timeout 20 " if command.startswith("watch") else ""
@@ -83,6 +86,7 @@ async def test_full_standard_output_is_said_and_is_an_error(settings: Settings, 
     assert (code, err) == (5, "error: standard output can't be written: No space left on device\n")
 
 
+@pytest.mark.failure(103)
 @pytest.mark.parametrize("closing", [">&-", "2>&-", ">&- 2>&-", "2>/dev/full", "<&-"])
 async def test_closed_stream_swallows_what_it_is_given(settings: Settings, named: str, closing: str) -> None:
     for command, expected in (("list", 0), ("list -o json", 0), ("show $ID", 0), ("show nosuch", 3), ("--help", 0)):
@@ -92,6 +96,7 @@ async def test_closed_stream_swallows_what_it_is_given(settings: Settings, named
     assert code == 2
 
 
+@pytest.mark.failure(98)
 @pytest.mark.parametrize("variable", ["SAS_AGENTS", "SAS_DEFINITIONS"])
 @pytest.mark.parametrize(
     ("package", "reason"),
@@ -119,6 +124,7 @@ async def test_unloadable_package_is_named_with_its_variable_and_reason(
         assert f"error: {variable}: package {package!r} can't be loaded: {reason}" in err
 
 
+@pytest.mark.failure(95, 98)
 @pytest.mark.parametrize(
     ("option", "said"),
     [

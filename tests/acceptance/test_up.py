@@ -155,6 +155,7 @@ async def test_servers_of_a_killed_up_are_adopted_and_stopped_by_the_next(state_
     assert alive({**left, **{f"{n} again": pid for n, pid in found.items()}}) == []
 
 
+@pytest.mark.failure(108)
 async def test_whoever_is_elsewhere_can_reach_no_server_of_the_stack(state_dir: Path) -> None:
     """Commands are not signed: who may reach Temporal or a database may ask for undo."""
     async with up(state_dir) as command:
@@ -203,6 +204,7 @@ def users_shell(tmp_path: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.failure(97)
 async def test_stack_ignores_shell_variables_that_lead_elsewhere(state_dir: Path, users_shell: dict[str, str]) -> None:
     of_the_cloud = {"TEMPORAL_ADDRESS": "127.0.0.1:1", "TEMPORAL_API_KEY": "key", "TEMPORAL_TLS": "true"}
     here = {**users_shell, "SAS_STATE_DIR": str(state_dir)}
@@ -216,6 +218,7 @@ async def test_stack_ignores_shell_variables_that_lead_elsewhere(state_dir: Path
         assert (code, all(name in said for name in of_the_cloud)) == (2, True), said
 
 
+@pytest.mark.failure(99)
 async def test_two_stacks_that_start_at_once_share_nothing(tmp_path: Path) -> None:
     """Whatever port one takes from the other, each has its own services, callbacks and servers."""
     folders = [tmp_path / "one #1", tmp_path / "two?"]
@@ -234,6 +237,7 @@ async def test_two_stacks_that_start_at_once_share_nothing(tmp_path: Path) -> No
             await asyncio.to_thread(EmbeddedPostgres(folder).delete_data)
 
 
+@pytest.mark.failure(96)
 async def test_up_refuses_a_setting_that_its_workers_could_not_use(tmp_path: Path) -> None:
     async with up(tmp_path / "state", SAS_POLL_INTERVAL="0") as command:
         assert await command.ends() == 2
@@ -252,6 +256,7 @@ HOW_IT_IS_RUN = {
 }
 
 
+@pytest.mark.failure(102)
 @pytest.mark.parametrize("how", HOW_IT_IS_RUN)
 async def test_stack_ends_when_its_terminal_is_gone(how: str, state_dir: Path) -> None:
     line, and_then = HOW_IT_IS_RUN[how]
@@ -273,6 +278,7 @@ async def test_stack_ends_when_its_terminal_is_gone(how: str, state_dir: Path) -
     assert not Path(stack["env_file"]).exists()  # noqa: ASYNC240 (a look at the local disk)
 
 
+@pytest.mark.failure(102)
 async def test_stack_outlives_its_terminal_if_nohup_started_it(state_dir: Path) -> None:
     out = state_dir.with_name("out.json")
     command = ["nohup", sys.executable, str(ROOT / "starter.py"), "up", "--state-dir", str(state_dir), "-o", "json"]
@@ -291,6 +297,7 @@ async def test_stack_outlives_its_terminal_if_nohup_started_it(state_dir: Path) 
         assert await asyncio.to_thread(wait_until_gone, pid, 60)
 
 
+@pytest.mark.failure(102)
 async def test_stack_ends_with_the_process_that_it_was_told_to_end_with(state_dir: Path) -> None:
     """`make up` tells it so: a make that is killed leaves nothing behind."""
     command = [sys.executable, str(ROOT / "starter.py"), "up", "--state-dir", str(state_dir), "-o", "json"]

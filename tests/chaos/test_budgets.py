@@ -22,6 +22,7 @@ ALWAYS = [("stock", False), ("payments", False), ("mail", False), ("payments", T
 EACH, SEED = 3, 5
 
 
+@pytest.mark.failure(70)
 @pytest.mark.timeout(400)
 @pytest.mark.demand("D6", "E1", "E3", "E4", "H9")
 async def test_failing_service_gets_no_more_calls_than_its_budget_whoever_dies(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from chaos.chaos import SHORT, Run
 from chaos.verdict import Code, Figures, Guards, Verdict, missing
 
 
+@pytest.mark.failure(1, 5)
 @pytest.mark.demand("H9", "H10", "H12")
 @pytest.mark.timeout(300)
 async def test_every_invariant_stands_after_every_kind_of_fault(tmp_path: Path) -> None:

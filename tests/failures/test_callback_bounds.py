@@ -40,6 +40,7 @@ async def address(bench: Bench, settings: Settings, machine: dict[str, Any], tas
     return callback_addresses(settings).address(f"{task_id}:machine:0")
 
 
+@pytest.mark.failure(113)
 async def test_forged_call_is_refused_before_its_body_is_read(bench: Bench, settings: Settings, address: str) -> None:
     signature = address.rsplit("/", 2)[1]
     async with bench.worker(Role.CALLBACKS):
@@ -47,6 +48,7 @@ async def test_forged_call_is_refused_before_its_body_is_read(bench: Bench, sett
         assert await half_sent(address.replace(signature, "%C3%BC"), 10**9) == 403
 
 
+@pytest.mark.failure(109)
 async def test_endpoint_answers_hostile_requests_in_json_and_sets_nothing(
     bench: Bench, settings: Settings, address: str
 ) -> None:
@@ -66,6 +68,7 @@ async def test_endpoint_answers_hostile_requests_in_json_and_sets_nothing(
     assert not [a for a in answers if {"set-cookie", "access-control-allow-origin"} & set(a.headers)]
 
 
+@pytest.mark.failure(113)
 async def test_body_too_large_or_too_slow_is_refused_and_kept_nowhere(
     bench: Bench, databases: Databases, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,6 +80,7 @@ async def test_body_too_large_or_too_slow_is_refused_and_kept_nowhere(
     assert rows(databases.owner, "inbox") == ""
 
 
+@pytest.mark.failure(113)
 async def test_answer_with_what_postgresql_can_not_store_is_kept_without_it(
     bench: Bench, databases: Databases, address: str
 ) -> None:
@@ -86,6 +90,7 @@ async def test_answer_with_what_postgresql_can_not_store_is_kept_without_it(
     assert "ab" in rows(databases.owner, "inbox")
 
 
+@pytest.mark.failure(113)
 async def test_answer_that_comes_while_the_store_is_away_is_asked_for_again(
     bench: Bench, templates: EmbeddedPostgres, databases: Databases, address: str
 ) -> None:
@@ -116,6 +121,7 @@ async def heard(reader: asyncio.StreamReader) -> bytes:
     return found
 
 
+@pytest.mark.failure(114)
 async def test_half_sent_heads_are_closed_when_their_time_is_over(
     bench: Bench, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +134,7 @@ async def test_half_sent_heads_are_closed_when_their_time_is_over(
         assert (await heard(after_one)).startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.failure(114)
 async def test_connection_beyond_the_cap_is_told_to_come_again(
     bench: Bench, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +145,7 @@ async def test_connection_beyond_the_cap_is_told_to_come_again(
         assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
 
 
+@pytest.mark.failure(114)
 async def test_words_of_an_answer_are_kept_shortened(bench: Bench, databases: Databases, address: str) -> None:
     failed = {"response_id": "r", "status": "failed", "code": "c" * 100_000, "message": "m" * 100_000}
     async with bench.worker(Role.CALLBACKS), httpx.AsyncClient() as http:
@@ -147,6 +155,7 @@ async def test_words_of_an_answer_are_kept_shortened(bench: Bench, databases: Da
     assert ("m" * 500 in kept, "m" * 501 in kept) == (True, False)
 
 
+@pytest.mark.failure(114)
 @pytest.mark.parametrize(
     "key", ["x", "a:b", "a:machine", ":::", ":machine:0", "a b:machine:0", "\x00:machine:0", "\u00fc:x:0"]
 )
@@ -155,6 +164,7 @@ async def test_signed_key_that_is_none_is_refused(bench: Bench, settings: Settin
         assert (await http.post(callback_addresses(settings).address(key), json=ANSWER)).status_code == 404
 
 
+@pytest.mark.failure(114)
 @pytest.mark.parametrize(
     "body",
     [
@@ -176,6 +186,7 @@ async def test_ambiguous_answer_is_refused_in_words_and_kept_nowhere(
     assert rows(databases.owner, "inbox") == ""
 
 
+@pytest.mark.failure(107)
 @pytest.mark.demand("C11")
 async def test_address_signed_with_the_previous_secret_counts_until_its_removal(
     bench: Bench, settings: Settings, address: str

@@ -91,6 +91,7 @@ async def database(databases: Databases) -> AsyncIterator[Database]:
         yield found
 
 
+@pytest.mark.failure(39)
 @pytest.mark.demand("B2", "B11")
 async def test_deadlocked_transactions_are_both_carried_out_once(database: Database, purses: Purses) -> None:
     async with purses.gate_closed(waiting=2):
@@ -102,6 +103,7 @@ async def test_deadlocked_transactions_are_both_carried_out_once(database: Datab
     assert (await purses.coins(), await purses.tries()) == ((2, 2), (3,))
 
 
+@pytest.mark.failure(39)
 @pytest.mark.demand("B2", "B11")
 async def test_transaction_that_can_not_be_serialised_is_carried_out_once(database: Database, purses: Purses) -> None:
     async with purses.gate_closed(waiting=1):
@@ -122,6 +124,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store.database, "SESSION", tuple(shorter))
 
 
+@pytest.mark.failure(51)
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("trouble", ["no connection is free", "a lock is held", "a statement is slow", "it is silent"])
 async def test_database_that_does_not_answer_in_time_is_named_and_given_up(
@@ -168,6 +171,7 @@ async def migrated(settings: Settings) -> tuple[int | None, str]:
     return process.returncode, out.decode()
 
 
+@pytest.mark.failure(58)
 async def test_two_migrations_at_once_make_one_schema(settings: Settings, templates: EmbeddedPostgres) -> None:
     names = [f"{kind}_{uuid4().hex[:10]}" for kind in ("state", "orders")]
     async with await psycopg.AsyncConnection.connect(templates.dsn(), autocommit=True) as connection:
@@ -184,6 +188,7 @@ async def test_two_migrations_at_once_make_one_schema(settings: Settings, templa
 ADMIN = ("admin_database_url", "admin_orders_url")
 
 
+@pytest.mark.failure(58)
 def test_migration_by_an_older_release_is_refused_and_changes_nothing(databases: Databases) -> None:
     with psycopg.connect(databases.owner, autocommit=True) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
@@ -192,6 +197,7 @@ def test_migration_by_an_older_release_is_refused_and_changes_nothing(databases:
         assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [("9999",)]
 
 
+@pytest.mark.failure(58)
 async def test_schema_that_is_expanded_under_tasks_at_work_disturbs_none(
     bench: Bench, simulators: Simulators, databases: Databases, order: dict[str, Any], task_id: str
 ) -> None:

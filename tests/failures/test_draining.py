@@ -35,6 +35,7 @@ async def stops(worker: WorkerProcess) -> float:
 # --- calls that take longer than the grace --------------------------------------------------------------------
 
 
+@pytest.mark.failure(2)
 @pytest.mark.demand("E3", "B10")
 @pytest.mark.parametrize("service", ["stock", "payments"], ids=["an inline step", "a queued one"])
 async def test_call_longer_than_the_grace_costs_one_call_and_no_failure(
@@ -55,6 +56,7 @@ async def test_call_longer_than_the_grace_costs_one_call_and_no_failure(
     assert simulators.live(task_id) == FULL
 
 
+@pytest.mark.failure(2)
 @pytest.mark.demand("E3")
 async def test_calls_on_several_queues_share_one_grace(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
@@ -89,6 +91,7 @@ def through(line: Proxy) -> dict[str, str]:
     return {"TEMPORAL_ADDRESS": f"127.0.0.1:{line.port}"}
 
 
+@pytest.mark.failure(3)
 @pytest.mark.parametrize("faults", [Faults(blackhole=True), Faults(refuse=True)], ids=["silent", "refusing"])
 @pytest.mark.parametrize("roles", [ALL, "supervisor", "callbacks", "agents"])
 async def test_worker_stops_within_its_grace_while_temporal_is_away(
@@ -101,6 +104,7 @@ async def test_worker_stops_within_its_grace_while_temporal_is_away(
         assert await stops(worker) < LIMIT_S
 
 
+@pytest.mark.failure(3)
 async def test_worker_told_to_stop_while_it_connects_ends_at_once(settings: Settings, line: Proxy) -> None:
     line.faults = Faults(blackhole=True)
     with WorkerProcess(settings, more=through(line)) as worker:
@@ -113,6 +117,7 @@ async def swallowed(line: Proxy) -> bool:
     return line.effects["swallowed"] > 0
 
 
+@pytest.mark.failure(3)
 @pytest.mark.usefixtures("client")
 @pytest.mark.parametrize("roles", [ALL, "supervisor", "callbacks"])
 async def test_worker_stops_within_its_grace_while_postgresql_is_away(
@@ -124,6 +129,7 @@ async def test_worker_stops_within_its_grace_while_postgresql_is_away(
             assert await stops(worker) < LIMIT_S
 
 
+@pytest.mark.failure(3)
 @pytest.mark.usefixtures("client")
 async def test_half_sent_answer_does_not_keep_the_callbacks_from_ending(settings: Settings) -> None:
     with WorkerProcess(settings, roles="callbacks") as worker:
@@ -134,6 +140,7 @@ async def test_half_sent_answer_does_not_keep_the_callbacks_from_ending(settings
         writer.close()
 
 
+@pytest.mark.failure(3)
 @pytest.mark.usefixtures("client")
 async def test_second_signal_ends_a_worker_at_once(settings: Settings, line: Proxy) -> None:
     patient = settings.model_copy(update={"shutdown_grace": settings.shutdown_grace * 60})
@@ -146,6 +153,7 @@ async def test_second_signal_ends_a_worker_at_once(settings: Settings, line: Pro
         assert await asyncio.wait_for(worker.ended(), LIMIT_S) == 128 + signal.SIGTERM
 
 
+@pytest.mark.failure(3)
 @pytest.mark.usefixtures("client")
 @pytest.mark.parametrize("offset", ["", "-2h", "+2h"], ids=["clock right", "clock behind", "clock ahead"])
 async def test_worker_whose_end_is_cut_short_names_what_was_left(settings: Settings, line: Proxy, offset: str) -> None:

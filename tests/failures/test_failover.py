@@ -100,6 +100,7 @@ async def bench(settings: Settings, client: Client, databases: Databases, pair: 
         yield Bench(settings, client, stores, reads, Supervision(database))
 
 
+@pytest.mark.failure(50)
 @pytest.mark.demand("B1", "D5")
 async def test_process_that_was_pointed_at_a_replica_decides_nothing(
     pair: Pair, databases: Databases, settings: Settings
@@ -118,6 +119,7 @@ async def test_process_that_was_pointed_at_a_replica_decides_nothing(
         check_schema(read_write, "state")
 
 
+@pytest.mark.failure(48)
 @pytest.mark.demand("A2", "B9", "C2")
 async def test_no_acknowledged_order_is_lost_when_the_primary_dies_for_good(
     bench: Bench, simulators: Simulators, pair: Pair, order: dict[str, Any], task_id: str
@@ -133,6 +135,7 @@ async def test_no_acknowledged_order_is_lost_when_the_primary_dies_for_good(
     assert [simulators.live(i) for i in ids] == [FULL] * 10
 
 
+@pytest.mark.failure(49)
 @pytest.mark.demand("B2", "B11")
 async def test_returned_primary_is_refused_by_whoever_saw_the_new_one(pair: Pair) -> None:
     if pair.primary.is_alive():
@@ -154,6 +157,7 @@ async def test_returned_primary_is_refused_by_whoever_saw_the_new_one(pair: Pair
         await eventually(is_back)
 
 
+@pytest.mark.failure(49)
 @pytest.mark.demand("B2", "B11")
 async def test_open_connections_to_an_old_primary_are_given_up(
     pair: Pair,

@@ -75,6 +75,7 @@ def kept_elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         found.cache_clear()
 
 
+@pytest.mark.failure(22)
 @pytest.mark.timeout(300)
 @pytest.mark.demand("B8", "B9", "D5", "F3")
 async def test_hundred_steps_with_large_answers_are_done_recovered_and_undone(bench: Bench, task_id: str) -> None:

@@ -37,6 +37,7 @@ FAULTS: dict[str, dict[str, Any]] = {
 """Lost on the way there, lost on the way back, delivered twice, overtaken by others."""
 
 
+@pytest.mark.failure(15)
 @pytest.mark.demand("C2", "C5", "C13")
 async def test_orders_end_whole_or_undone_although_messages_are_lost_or_doubled(
     bench: Bench, simulators: Simulators, databases: Databases, order: dict[str, Any], task_id: str
@@ -70,6 +71,7 @@ async def store(templates: EmbeddedPostgres) -> AsyncIterator[StoreBench]:
         yield bench
 
 
+@pytest.mark.failure(16)
 @pytest.mark.demand("C3", "C9", "D5")
 async def test_of_a_timer_and_an_answer_at_once_exactly_one_wins(store: StoreBench, task_id: str) -> None:
     """In each of 200 races the answer is written, or the Supervisor takes the task; never both, never neither."""
@@ -123,6 +125,7 @@ async def sweep(store: StoreBench) -> None:
         await store.supervision.recover([decide(t) for t in tasks], "supervisor")
 
 
+@pytest.mark.failure(20)
 @pytest.mark.demand("B6", "C5")
 async def test_task_with_an_unreadable_record_fails_at_once_without_a_call(
     bench: Bench, simulators: Simulators, databases: Databases, order: dict[str, Any], task_id: str

@@ -77,6 +77,7 @@ def spent(page: TaskPage) -> list[tuple[str, int, int, int]]:
     return [f for f in found if any(f[1:])]
 
 
+@pytest.mark.failure(76)
 @pytest.mark.demand("C3", "D5", "E2")
 @pytest.mark.parametrize("who", LACKS)
 async def test_order_on_an_unserved_queue_loses_nothing_and_goes_on_later(
@@ -97,6 +98,7 @@ async def test_order_on_an_unserved_queue_loses_nothing_and_goes_on_later(
     assert simulators.calls("payments", task_id) == 1
 
 
+@pytest.mark.failure(76)
 @pytest.mark.demand("C3", "F10")
 async def test_undo_on_an_unserved_queue_loses_nothing_and_is_finished_later(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
@@ -117,6 +119,7 @@ async def test_undo_on_an_unserved_queue_loses_nothing_and_is_finished_later(
     assert simulators.live(task_id) == {"mail": 1}
 
 
+@pytest.mark.failure(78)
 @pytest.mark.demand("C8", "D5", "E2")
 @pytest.mark.parametrize("service", ["stock", "payments"], ids=["an inline step", "a queued one"])
 async def test_order_with_an_unreachable_service_loses_nothing(

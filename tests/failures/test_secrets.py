@@ -50,6 +50,7 @@ async def said(environ: dict[str, str], *arguments: str) -> str:
     return words.decode()
 
 
+@pytest.mark.failure(112)
 @pytest.mark.demand("H3")
 @pytest.mark.parametrize(
     "arguments",
@@ -69,6 +70,7 @@ async def test_command_that_can_reach_nothing_shows_no_secret(
     assert CANARY not in await said(planted(settings), *arguments)
 
 
+@pytest.mark.failure(112)
 async def test_uncaught_error_is_shown_without_secrets(settings: Settings, client: Client) -> None:
     code = """
 from runtime.logging import set_up_logging
@@ -82,6 +84,7 @@ raise RuntimeError(settings.database_url.get_secret_value(), settings.callback_s
     assert CANARY not in words
 
 
+@pytest.mark.failure(112)
 @pytest.mark.demand("H3")
 async def test_login_in_a_service_address_is_used_and_shown_nowhere(
     bench: Bench, simulators: Simulators, databases: Databases, order: dict[str, Any], task_id: str

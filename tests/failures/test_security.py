@@ -39,6 +39,7 @@ def rows(dsn: str, *tables: str) -> str:
 # --- answers that come later ----------------------------------------------------------------------------------
 
 
+@pytest.mark.failure(11, 107, 110)
 @pytest.mark.demand("C11")
 async def test_answer_to_a_changed_address_is_refused_and_kept_nowhere(
     bench: Bench, settings: Settings, databases: Databases, machine: dict[str, Any], task_id: str
@@ -61,6 +62,7 @@ async def test_answer_to_a_changed_address_is_refused_and_kept_nowhere(
         assert connection.execute("SELECT response_id, deliveries FROM inbox").fetchall() == [("answer-1", 21)]
 
 
+@pytest.mark.failure(107)
 @pytest.mark.parametrize(
     "body",
     [
@@ -88,6 +90,7 @@ async def test_answer_that_is_no_answer_is_refused_and_kept_nowhere(
     assert rows(databases.owner, "inbox") == ""
 
 
+@pytest.mark.failure(110)
 @pytest.mark.demand("C11")
 async def test_response_id_of_one_service_takes_no_answer_from_another(
     bench: Bench, settings: Settings, databases: Databases, machine: dict[str, Any], task_id: str
@@ -127,6 +130,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.failure(116)
 @examples(max_examples=50, deadline=None)
 @given(st.one_of(st.sampled_from(HOSTILE), st.text()))
 def test_whatever_passes_for_a_task_id_is_made_of_harmless_characters(text: str) -> None:
@@ -136,6 +140,7 @@ def test_whatever_passes_for_a_task_id_is_made_of_harmless_characters(text: str)
         assert not TASK_ID.fullmatch(text)
 
 
+@pytest.mark.failure(116)
 async def test_hostile_text_in_any_filter_or_field_is_only_text(
     bench: Bench, order: dict[str, Any], task_id: str
 ) -> None:
@@ -158,6 +163,7 @@ async def test_hostile_text_in_any_filter_or_field_is_only_text(
     assert (after.task, list(after.events)) == (before.task, list(before.events))
 
 
+@pytest.mark.failure(116)
 async def test_hostile_text_is_kept_as_it_was_given(bench: Bench, order: dict[str, Any], task_id: str) -> None:
     for number, text in enumerate(t for t in HOSTILE if 0 < len(t) <= 128):
         task = f"{task_id}-{number}"
@@ -180,6 +186,7 @@ def with_canaries(order: dict[str, Any]) -> dict[str, Any]:
     return {**order, "customer": customer, "address": address, "card_token": f"tok_{CANARY}"}
 
 
+@pytest.mark.failure(111)
 @pytest.mark.demand("H3")
 async def test_personal_data_is_in_no_log_no_summary_and_no_state_row(
     bench: Bench, simulators: Simulators, databases: Databases, order: dict[str, Any], task_id: str
@@ -211,6 +218,7 @@ async def test_personal_data_is_in_no_log_no_summary_and_no_state_row(
     assert CANARY in rows(databases.orders_owner, "business_record")
 
 
+@pytest.mark.failure(106)
 async def test_nothing_is_sent_to_a_reply_address(bench: Bench, order: dict[str, Any], task_id: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
@@ -224,6 +232,7 @@ async def test_nothing_is_sent_to_a_reply_address(bench: Bench, order: dict[str,
 # --- what is shipped ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.failure(115)
 def test_nothing_that_is_read_can_run_as_code() -> None:
     modules = {"pickle", "dill", "cloudpickle", "shelve", "marshal", "jsonpickle", "joblib", "yaml", "xml"}
     builtins = {"eval", "exec", "compile", "__import__"}
@@ -234,6 +243,7 @@ def test_nothing_that_is_read_can_run_as_code() -> None:
     assert {path: names for path, names in found.items() if names} == {}
 
 
+@pytest.mark.failure(118)
 def test_nothing_that_breaks_things_on_purpose_is_in_the_system() -> None:
     """Faults are injected by `chaos` and the tests, around the real parts, and by simulators that no part imports."""
     system = [*(set(WHEEL["packages"]) - {"devstack"}), *WHEEL["include"]]
@@ -244,6 +254,7 @@ def test_nothing_that_breaks_things_on_purpose_is_in_the_system() -> None:
     assert [path for path, _ in sources(*system) if words.search((ROOT / path).read_text())] == []
 
 
+@pytest.mark.failure(118)
 def test_wheel_and_image_hold_no_tests() -> None:
     assert [p for p in (*WHEEL["packages"], *WHEEL["include"]) if "test" in p or "chaos" in p] == []
     copied = [line.split()[1:-1] for line in (ROOT / "Dockerfile").read_text().splitlines() if line.startswith("COPY")]

@@ -27,6 +27,7 @@ async def line(client: Client) -> AsyncIterator[Proxy]:
         yield proxy
 
 
+@pytest.mark.failure(44)
 @pytest.mark.demand("C3", "C4")
 async def test_stalled_line_takes_its_time_from_the_agents_grant(
     bench: Bench,

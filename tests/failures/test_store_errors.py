@@ -19,6 +19,7 @@ from tests.acceptance.test_outages import away
 from tests.conftest import FULL, Bench, Databases, Simulators
 
 
+@pytest.mark.failure(46)
 @pytest.mark.demand("B8", "B9", "D6")
 async def test_unwritten_boundary_ends_the_run_and_the_call_keeps_its_key(
     bench: Bench,
@@ -49,6 +50,7 @@ async def test_unwritten_boundary_ends_the_run_and_the_call_keeps_its_key(
     assert {c["key"] for c in simulators.ledger("shipping", task_id)["calls"]} == {f"{task_id}:ship:0"}
 
 
+@pytest.mark.failure(59)
 async def test_error_at_commit_rolls_back_and_keeps_the_connection(
     bench: Bench, order: dict[str, Any], task_id: str
 ) -> None:
@@ -79,6 +81,7 @@ def desk_of(bench: Bench, *definitions: Definition) -> SubmissionDesk:
     return SubmissionDesk(bench.stores.intake, bench.stores.orders, Registry(definitions))
 
 
+@pytest.mark.failure(7)
 @pytest.mark.demand("A1", "A2", "A3")
 async def test_redelivery_after_a_release_is_the_same_submission(
     bench: Bench, order: dict[str, Any], task_id: str
@@ -90,6 +93,7 @@ async def test_redelivery_after_a_release_is_the_same_submission(
     assert (await bench.page(task_id)).task.version == 1
 
 
+@pytest.mark.failure(8)
 @pytest.mark.demand("A3", "A4")
 async def test_different_submission_after_a_release_is_a_conflict(
     bench: Bench, order: dict[str, Any], task_id: str
@@ -107,6 +111,7 @@ class Stricter(ORDER.record):  # type: ignore[name-defined]
     vat_id: str
 
 
+@pytest.mark.failure(7)
 @pytest.mark.demand("A2", "A3")
 async def test_message_a_new_release_can_not_read_counts_as_redelivery_only(
     bench: Bench, order: dict[str, Any], task_id: str

@@ -48,6 +48,7 @@ async def expiries(bench: Bench, ids: list[str]) -> list[int]:
     return [sum(e.kind == "expired" for e in p.events) for p in pages]
 
 
+@pytest.mark.failure(62)
 @pytest.mark.demand("D2", "D4", "D9")
 async def test_sweep_goes_on_where_a_killed_supervisor_left_off(
     bench: Bench, order: dict[str, Any], task_id: str
@@ -62,6 +63,7 @@ async def test_sweep_goes_on_where_a_killed_supervisor_left_off(
     assert await expiries(bench, ids) == [1] * 12
 
 
+@pytest.mark.failure(64)
 @pytest.mark.demand("D5", "D9")
 async def test_supervisor_frozen_before_its_write_evicts_no_new_holder(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str, tmp_path: Path

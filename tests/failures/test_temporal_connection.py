@@ -72,6 +72,7 @@ def _text(value: str) -> bytes:
     return bytes([len(value)]) + value.encode()
 
 
+@pytest.mark.failure(43)
 async def test_server_that_is_not_there_is_told_from_one_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEMPORAL_ADDRESS", f"{LOOPBACK}:{free_port()}")
     with pytest.raises(Unreachable, match="nothing listens there"):
@@ -82,6 +83,7 @@ async def test_server_that_is_not_there_is_told_from_one_that_refuses(monkeypatc
             await connect()
 
 
+@pytest.mark.failure(43)
 async def test_name_that_is_no_host_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEMPORAL_ADDRESS", "temporal.invalid:7233")
     with pytest.raises(Unreachable, match=r"temporal\.invalid:7233: its name can't be resolved"):
@@ -91,6 +93,7 @@ async def test_name_that_is_no_host_is_said(monkeypatch: pytest.MonkeyPatch) -> 
         await connect()
 
 
+@pytest.mark.failure(43)
 @pytest.mark.parametrize(("variable", "value"), [("TEMPORAL_API_KEY", "key-of-the-cloud"), ("TEMPORAL_TLS", "true")])
 async def test_key_or_tls_for_a_server_without_tls_is_named(
     variable: str, value: str, temporal_server: EmbeddedTemporal, monkeypatch: pytest.MonkeyPatch
@@ -102,6 +105,7 @@ async def test_key_or_tls_for_a_server_without_tls_is_named(
     assert "key-of-the-cloud" not in str(refused.value)
 
 
+@pytest.mark.failure(43)
 async def test_unknown_profile_is_named_with_its_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TEMPORAL_PROFILE", "prod")
     with pytest.raises(UsageError, match=rf"'prod' in {tmp_path}/temporalio/temporal.toml.*not found"):
@@ -115,6 +119,7 @@ async def test_unknown_profile_is_named_with_its_file(monkeypatch: pytest.Monkey
         await connect()
 
 
+@pytest.mark.failure(43)
 async def test_certificate_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEMPORAL_TLS_CLIENT_CERT_PATH", "/no/such/client.pem")
     with pytest.raises(UsageError, match=r"/no/such/client\.pem"):

@@ -40,6 +40,7 @@ def largest(order: dict[str, Any]) -> dict[str, Any]:
     return {**order, "lines": lines, "customer": customer, "card_token": "t" * 200}
 
 
+@pytest.mark.failure(81)
 @pytest.mark.parametrize("name", ["order", "provisioning"])
 async def test_history_of_an_attempt_is_bounded_by_its_steps(
     bench: Bench, order: dict[str, Any], machine: dict[str, Any], task_id: str, name: str
@@ -72,6 +73,7 @@ async def ask_often(bench: Bench, run: str, times: int) -> Counter[str]:
     return Counter(await asyncio.gather(*(ask(n) for n in range(times))))
 
 
+@pytest.mark.failure(82)
 @pytest.mark.demand("F1")
 async def test_two_hundred_requests_for_undo_of_a_running_order_undo_it_once(
     bench: Bench, databases: Databases, simulators: Simulators, order: dict[str, Any], task_id: str
@@ -88,6 +90,7 @@ async def test_two_hundred_requests_for_undo_of_a_running_order_undo_it_once(
     assert await violations(databases, simulators) == []
 
 
+@pytest.mark.failure(82)
 @pytest.mark.demand("F1", "F11")
 async def test_undo_that_is_asked_for_two_hundred_times_meanwhile_finishes(
     bench: Bench, databases: Databases, simulators: Simulators, order: dict[str, Any], task_id: str

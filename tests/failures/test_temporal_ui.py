@@ -104,6 +104,7 @@ async def violations(databases: Databases, simulators: Simulators) -> list[Any]:
         return (await audit(loader, None, await loader.ledgers(simulators.url))).violations
 
 
+@pytest.mark.failure(93)
 @pytest.mark.demand("G6", "B9", "D11", "F11", "H10")
 @pytest.mark.parametrize(
     ("action", "points"),
@@ -141,6 +142,7 @@ async def test_task_that_loses_its_run_at_any_step_ends_by_another_attempt(
     assert await violations(databases, simulators) == []
 
 
+@pytest.mark.failure(37, 93)
 @pytest.mark.demand("G6", "F1", "F11", "H10")
 async def test_run_cancelled_at_any_step_is_undone_unless_it_finishes_first(
     bench: Bench, databases: Databases, simulators: Simulators, order: dict[str, Any], task_id: str
@@ -161,6 +163,7 @@ async def test_run_cancelled_at_any_step_is_undone_unless_it_finishes_first(
     assert await violations(databases, simulators) == []
 
 
+@pytest.mark.failure(93)
 @pytest.mark.demand("G6", "B2")
 async def test_run_unpaused_after_its_replacement_changes_nothing(
     bench: Bench, databases: Databases, simulators: Simulators, order: dict[str, Any], task_id: str
@@ -181,6 +184,7 @@ async def test_run_unpaused_after_its_replacement_changes_nothing(
     assert await violations(databases, simulators) == []
 
 
+@pytest.mark.failure(18)
 @pytest.mark.demand("G6", "B9", "H10")
 async def test_paused_run_is_listed_and_terminated_like_any_other(
     bench: Bench, databases: Databases, simulators: Simulators, order: dict[str, Any], task_id: str
@@ -201,6 +205,7 @@ async def test_paused_run_is_listed_and_terminated_like_any_other(
     assert description.status is WorkflowExecutionStatus.TERMINATED
 
 
+@pytest.mark.failure(94)
 @pytest.mark.demand("F1", "B9")
 async def test_unread_request_for_undo_is_passed_on_by_a_later_sweep(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str, monkeypatch: pytest.MonkeyPatch
@@ -225,6 +230,7 @@ async def test_unread_request_for_undo_is_passed_on_by_a_later_sweep(
     assert simulators.live(task_id) == {}
 
 
+@pytest.mark.failure(94)
 @pytest.mark.demand("F1", "G6")
 @pytest.mark.parametrize("closed_by", ["its time-out", "a person"])
 async def test_unread_request_for_undo_is_passed_on_at_recovery(
@@ -254,6 +260,7 @@ async def test_unread_request_for_undo_is_passed_on_at_recovery(
     assert simulators.live(task_id) == {"mail": 1}
 
 
+@pytest.mark.failure(94)
 @pytest.mark.demand("F1")
 async def test_request_for_undo_handed_on_by_its_run_is_not_passed_on_again(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
@@ -273,6 +280,7 @@ async def test_request_for_undo_handed_on_by_its_run_is_not_passed_on_again(
     assert await bench.contents(task_id) == before
 
 
+@pytest.mark.failure(94)
 @pytest.mark.demand("D9", "F1")
 async def test_stale_runs_are_left_to_the_next_sweep_if_temporal_is_silent(
     temporal_server: EmbeddedTemporal, monkeypatch: pytest.MonkeyPatch
@@ -303,6 +311,7 @@ def undo_is_asked_by(page: TaskPage) -> list[str]:
     return [e.actor.rpartition(":")[2] for e in page.events if e.kind == "undo_requested"]
 
 
+@pytest.mark.failure(93)
 @pytest.mark.demand("G6", "D11")
 @pytest.mark.parametrize(("step", "others"), [("charge", {"shipping"}), ("ship", {"payments"})])
 async def test_task_whose_activity_is_paused_ends_by_another_attempt(
@@ -327,6 +336,7 @@ async def test_task_whose_activity_is_paused_ends_by_another_attempt(
     assert {c["token"] for c in simulators.ledger(service, task_id)["calls"]} == {2}
 
 
+@pytest.mark.failure(93)
 @pytest.mark.demand("G6", "D11")
 async def test_activity_completed_by_hand_can_not_end_the_task(
     bench: Bench, databases: Databases, simulators: Simulators, order: dict[str, Any], task_id: str

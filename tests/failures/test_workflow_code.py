@@ -64,6 +64,7 @@ async def run_of(bench: Bench, task_id: str) -> WorkflowHandle[Any, Any]:
     return bench.client.get_workflow_handle(str((await bench.page(task_id)).task.locked_by))
 
 
+@pytest.mark.failure(86)
 @pytest.mark.demand("H6")
 async def test_release_that_does_not_replay_a_recorded_history_fails_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     history = history_of(next(f for f in RECORDED if f.stem.startswith("order_processed")))
@@ -73,6 +74,7 @@ async def test_release_that_does_not_replay_a_recorded_history_fails_the_gate(mo
         await replayer().replay_workflow(history)
 
 
+@pytest.mark.failure(86)
 @pytest.mark.demand("H6", "B8")
 async def test_task_that_a_new_release_can_not_replay_ends_after_the_rollback(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str, monkeypatch: pytest.MonkeyPatch
@@ -92,6 +94,7 @@ async def test_task_that_a_new_release_can_not_replay_ends_after_the_rollback(
     assert {c["key"] for c in simulators.ledger("payments", task_id)["calls"]} == {f"{task_id}:charge:0"}
 
 
+@pytest.mark.failure(89, 92)
 @pytest.mark.demand("B8", "B9", "D11")
 @pytest.mark.parametrize(
     ("method", "mistake", "said"), [("_finish", with_a_bug, "a bug"), ("forward", that_blocks, "deadlock")]
@@ -127,6 +130,7 @@ async def test_bug_in_workflow_code_fails_no_task(
     assert simulators.live(task_id) == FULL
 
 
+@pytest.mark.failure(92)
 def test_workflow_code_asks_no_clock_no_chance_and_no_system() -> None:
     """Our own modules pass through the sandbox as they are, so that it would not stop them."""
     barred = {"datetime.datetime", "os", "random", "secrets", "socket", "subprocess", "threading", "time", "uuid"}
@@ -136,6 +140,7 @@ def test_workflow_code_asks_no_clock_no_chance_and_no_system() -> None:
     assert {path: names for path, names in found.items() if names} == {}
 
 
+@pytest.mark.failure(85)
 def test_nothing_is_decided_by_what_temporal_lists() -> None:
     """Visibility lags behind and may be off: only people look at it, through the command line."""
     lists = {"list_workflows", "count_workflows", "list_workflow_executions", "count_workflow_executions"}

@@ -116,6 +116,7 @@ async def test_each_call_carries_its_key_its_token_and_the_time_left(
     assert 2_000 < call["time_left_ms"] < 4_000
 
 
+@pytest.mark.failure(17)
 @pytest.mark.demand("C3")
 @pytest.mark.parametrize("within_s", [-1.0, 0.0, 0.06])
 @pytest.mark.parametrize(("definition", "step"), STEPS, ids=IDS)
@@ -132,6 +133,7 @@ async def test_no_call_is_sent_once_the_time_is_up(
     assert simulators.calls(service, task_id) == before
 
 
+@pytest.mark.failure(79)
 @pytest.mark.demand("C5", "C2")
 async def test_twin_that_is_still_at_work_is_waited_for_within_the_allowance(
     simulators: Simulators, task_id: str

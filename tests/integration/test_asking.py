@@ -76,6 +76,7 @@ async def payments(simulators: Simulators, task_id: str) -> AsyncIterator[Paymen
         yield Payments(simulators, task_id, http)
 
 
+@pytest.mark.failure(26)
 @pytest.mark.demand("C15")
 async def test_lost_reply_is_asked_for_and_nothing_is_sent_again(payments: Payments, simulators: Simulators) -> None:
     simulators.fault("payments", "lost_reply", times=1)
@@ -85,6 +86,7 @@ async def test_lost_reply_is_asked_for_and_nothing_is_sent_again(payments: Payme
     assert (outcome.calls, payments.sent) == (2, 1), "the question counts as a call"
 
 
+@pytest.mark.failure(27)
 @pytest.mark.demand("C15")
 async def test_effect_behind_a_500_is_found_although_the_500_is_repeated(
     payments: Payments, simulators: Simulators
@@ -95,6 +97,7 @@ async def test_effect_behind_a_500_is_found_although_the_500_is_repeated(
     assert payments.sent == 1
 
 
+@pytest.mark.failure(26)
 @pytest.mark.demand("C15", "B7")
 async def test_call_of_an_earlier_attempt_is_asked_for_first(payments: Payments) -> None:
     assert isinstance(await payments.charge(), Completed)
@@ -128,6 +131,7 @@ async def test_refusal_that_was_lost_is_found_and_is_certain(payments: Payments,
     assert payments.sent == 1
 
 
+@pytest.mark.failure(31)
 @pytest.mark.demand("C15")
 async def test_key_that_the_service_no_longer_remembers_is_never_sent_again(payments: Payments) -> None:
     outcome = await payments.charge(unknown=True, key_age_s=DAY_S + 1)
@@ -152,6 +156,7 @@ class Bank(Agent):
         await call.undo("/refunds", request)
 
 
+@pytest.mark.failure(31)
 @pytest.mark.demand("F5", "F9")
 @pytest.mark.parametrize(("agents", "days"), [(None, 30), ([Bank], 1)], ids=["by default", "as its Agent says"])
 async def test_undo_is_sent_only_while_the_service_undoes_by_key(

@@ -73,6 +73,7 @@ def damage(databases: Databases, statement: str, task_id: str) -> None:
         connection.execute(statement, (task_id,))
 
 
+@pytest.mark.failure(59)
 @pytest.mark.demand("H10")
 async def test_audit_is_silent_on_what_ran_and_finds_each_damage(
     bench: Bench, databases: Databases, simulators: Simulators, order: dict[str, Any], task_id: str
@@ -101,6 +102,7 @@ async def test_audit_is_silent_on_what_ran_and_finds_each_damage(
     assert missed == []
 
 
+@pytest.mark.failure(13)
 @pytest.mark.demand("H10", "C11")
 @pytest.mark.parametrize(
     "changed",

@@ -62,6 +62,7 @@ async def claimable(store: StoreBench) -> list[str]:
     return [c.task.task_id for c in await store.store.claim("w", LOADED, SLOTS)]
 
 
+@pytest.mark.failure(77)
 @pytest.mark.demand("C8")
 async def test_breaker_opens_after_so_many_failures_in_a_row_with_one_alert(store: StoreBench) -> None:
     opened = [await failed(store, "stock") for _ in range(BREAKER.failures - 1)]
@@ -122,6 +123,7 @@ async def test_undo_that_needs_an_open_service_waits_too(store: StoreBench) -> N
     assert await claimable(store) == ["t"]
 
 
+@pytest.mark.failure(77)
 @pytest.mark.demand("C8")
 async def test_one_task_at_a_time_probes_and_only_under_its_lease(store: StoreBench) -> None:
     for name in ("a", "b", "c"):
@@ -149,6 +151,7 @@ def side_by_side(store: StoreBench) -> Iterator[None]:
     )
 
 
+@pytest.mark.failure(77)
 @pytest.mark.demand("C8")
 @pytest.mark.usefixtures("side_by_side")
 async def test_services_that_open_together_are_probed_by_a_task_of_both(store: StoreBench) -> None:
@@ -163,6 +166,7 @@ async def test_services_that_open_together_are_probed_by_a_task_of_both(store: S
     assert set(await claimable(store)) == probes
 
 
+@pytest.mark.failure(77)
 @pytest.mark.demand("C8")
 @pytest.mark.usefixtures("side_by_side")
 async def test_service_is_not_probed_by_a_task_that_another_one_keeps_back(store: StoreBench) -> None:
@@ -195,6 +199,7 @@ async def test_failed_probe_keeps_a_breaker_open_whatever_others_report(store: S
     assert (row["state"], row["probe_task"], row["openings"], row["cause"]) == ("open", None, 2, "504")
 
 
+@pytest.mark.failure(80)
 @pytest.mark.demand("C8", "D12")
 async def test_waiting_tasks_go_at_a_rising_pace_after_the_probe(store: StoreBench) -> None:
     names = [f"t{n:03d}" for n in range(60)]
@@ -221,6 +226,7 @@ async def test_waiting_tasks_go_at_a_rising_pace_after_the_probe(store: StoreBen
     assert max(delays) == pytest.approx(ramp / 2 + len(delays) / per_s, abs=0.2)
 
 
+@pytest.mark.failure(80)
 @pytest.mark.demand("D12", "A7")
 async def test_new_task_is_claimed_beside_those_that_waited_for_a_breaker(store: StoreBench) -> None:
     """The pace is of the backlog: what comes now comes at the rate at which it is taken in."""
@@ -233,6 +239,7 @@ async def test_new_task_is_claimed_beside_those_that_waited_for_a_breaker(store:
     assert set(await claimable(store)) == {"probe", "new"}
 
 
+@pytest.mark.failure(80)
 @pytest.mark.demand("C8", "D12")
 @pytest.mark.parametrize("by", ["its probe", "a person"])
 async def test_breaker_closes_although_a_waiting_task_can_not_be_let_go(store: StoreBench, by: str) -> None:

@@ -35,6 +35,7 @@ async def test_claim_takes_no_more_than_the_free_slots_of_a_worker(store: StoreB
     assert len(await store.store.claim("another", LOADED, 10)) == 3
 
 
+@pytest.mark.failure(75)
 @pytest.mark.demand("B1", "C11")
 async def test_task_that_only_waits_for_answers_fills_no_slot(store: StoreBench, task_id: str) -> None:
     hold = await store.begun(task_id, "provisioning", "disk")
@@ -47,6 +48,7 @@ async def test_task_that_only_waits_for_answers_fills_no_slot(store: StoreBench,
     assert await store.store.claim("worker", LOADED, 2) == [], "it has its answer, and both are at work"
 
 
+@pytest.mark.failure(75)
 @pytest.mark.demand("B1", "C11")
 async def test_task_that_works_beside_a_waiting_step_fills_a_slot(store: StoreBench, task_id: str) -> None:
     hold = await store.claimed(task_id, "provisioning")
@@ -60,6 +62,7 @@ async def test_task_that_works_beside_a_waiting_step_fills_a_slot(store: StoreBe
     assert [c.task.task_id for c in await store.store.claim("worker", LOADED, 1)] == ["next"]
 
 
+@pytest.mark.failure(75)
 @pytest.mark.demand("B1", "C11")
 async def test_next_attempt_at_a_task_that_waited_fills_a_slot_again(store: StoreBench, task_id: str) -> None:
     hold = await store.begun(task_id, "provisioning", "machine")
@@ -69,6 +72,7 @@ async def test_next_attempt_at_a_task_that_waited_fills_a_slot_again(store: Stor
     assert await store.store.claim("worker", LOADED, 1) == []
 
 
+@pytest.mark.failure(60)
 @pytest.mark.demand("B1", "B9")
 async def test_task_whose_events_are_ahead_of_it_delays_no_other_claim(store: StoreBench, task_id: str) -> None:
     await store.submitted(task_id)
@@ -98,6 +102,7 @@ async def test_claim_takes_only_what_the_worker_has_loaded_and_what_is_due(store
     assert await store.store.claim("worker", LOADED, 10) == []
 
 
+@pytest.mark.failure(9)
 @pytest.mark.demand("B1", "B10")
 async def test_of_two_claimers_exactly_one_wins_in_each_of_200_rounds(store: StoreBench, task_id: str) -> None:
     await store.submitted(task_id)

@@ -35,6 +35,7 @@ async def test_of_two_corrections_the_second_overwrites_nothing(
     assert corrections(store) == [("cli:anna", {"address.line1": "Rue 1"})]
 
 
+@pytest.mark.failure(36)
 @pytest.mark.demand("G1", "G4")
 async def test_of_corrections_at_once_record_and_event_keep_the_same_one(store: StoreBench, reads: Reads) -> None:
     for n in range(10):
@@ -50,6 +51,7 @@ async def test_of_corrections_at_once_record_and_event_keep_the_same_one(store: 
         store.empty()
 
 
+@pytest.mark.failure(36)
 @pytest.mark.demand("G1", "G4")
 async def test_late_correction_changes_no_record_of_a_task_that_runs_again(
     store: StoreBench, people: People, task_id: str
@@ -78,6 +80,7 @@ class Waits(Orders):
         return await super().amend(amendment)
 
 
+@pytest.mark.failure(36)
 @pytest.mark.demand("G1", "G4", "B2")
 async def test_nobody_moves_a_task_while_its_record_is_corrected(
     store: StoreBench, people: People, task_id: str
@@ -113,6 +116,7 @@ class Dies(Orders):
         raise Died
 
 
+@pytest.mark.failure(36)
 @pytest.mark.demand("G1", "A6")
 async def test_correction_that_died_midway_leaves_the_task_in_error(
     store: StoreBench, people: People, task_id: str

@@ -58,6 +58,7 @@ def test_preferred_port_is_taken_only_when_it_is_free() -> None:
     assert free_port(taken) == taken
 
 
+@pytest.mark.failure(119)
 def test_postgres_answers_and_keeps_its_safety_settings(postgres: EmbeddedPostgres) -> None:
     with psycopg.connect(postgres.dsn()) as connection:
         assert connection.execute("SELECT 1").fetchone() == (1,)
@@ -74,6 +75,7 @@ def test_postgres_answers_and_keeps_its_safety_settings(postgres: EmbeddedPostgr
     }
 
 
+@pytest.mark.failure(119)
 def test_postgres_refuses_a_wrong_password(postgres: EmbeddedPostgres) -> None:
     with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
         psycopg.connect(postgres.dsn(password="p@ss/word?"))
@@ -85,6 +87,7 @@ def test_second_postgres_on_the_same_folder_adopts_the_first(postgres: EmbeddedP
     assert (second.pid, second.port, second.dsn()) == (postgres.pid, postgres.port, postgres.dsn())
 
 
+@pytest.mark.failure(46)
 def test_committed_row_survives_a_killed_postgres(postgres: EmbeddedPostgres) -> None:
     with psycopg.connect(postgres.dsn()) as connection:
         connection.execute("CREATE TABLE kept (id integer)")
@@ -164,6 +167,7 @@ async def test_second_temporal_adopts_the_first_and_adds_search_attributes(
     assert await missing_search_attributes(client, {"AddedLater": "Keyword"}) == {}
 
 
+@pytest.mark.failure(40)
 async def test_started_workflow_survives_a_killed_temporal(temporal: EmbeddedTemporal) -> None:
     client = await Client.connect(temporal.address)
     handle = await client.start_workflow("Nothing", id="kept", task_queue="nobody-polls")
@@ -177,6 +181,7 @@ async def test_started_workflow_survives_a_killed_temporal(temporal: EmbeddedTem
     assert described.run_id == handle.result_run_id
 
 
+@pytest.mark.failure(120)
 @pytest.mark.demand("H5")
 def test_nobody_else_can_read_what_temporal_keeps(temporal: EmbeddedTemporal, tmp_path: Path) -> None:
     """Histories hold the tasks' records. What an earlier version left open is closed at the next start."""
@@ -189,6 +194,7 @@ def test_nobody_else_can_read_what_temporal_keeps(temporal: EmbeddedTemporal, tm
     assert readable_by_others(home) == []
 
 
+@pytest.mark.failure(101)
 @pytest.mark.parametrize(
     "folder", ["a b", "c#1", "d?mode=memory", "e%20%23", "f'g\"h", "i,j;$k`l", "Zürich 東京", "file:x"]
 )
@@ -211,6 +217,7 @@ def test_folder_of_any_name_holds_all_that_the_servers_keep(folder: str, tmp_pat
         postgres.delete_data()
 
 
+@pytest.mark.failure(101)
 def test_migrations_are_found_in_a_clone_of_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clone = tmp_path / "50%20 #1"
     monkeypatch.setattr(migrate, "__file__", str(clone / "store" / "migrate.py"))
@@ -218,6 +225,7 @@ def test_migrations_are_found_in_a_clone_of_any_name(tmp_path: Path, monkeypatch
     assert found == str(clone / "store" / "migrations" / "state")
 
 
+@pytest.mark.failure(99)
 async def test_server_whose_port_was_taken_meanwhile_takes_another(
     temporal_server: EmbeddedTemporal,
     postgres_server: EmbeddedPostgres,
@@ -257,6 +265,7 @@ def test_taken_port_is_noticed_whatever_the_server_says() -> None:
     assert not was_taken("panic: invalid memory address", free_port(), 0)
 
 
+@pytest.mark.failure(100)
 def test_server_that_has_served_returns_on_its_ports_or_not_at_all(temporal: EmbeddedTemporal) -> None:
     """Its clients know no other."""
     port = temporal.port
@@ -378,6 +387,7 @@ def test_keeper_restarts_a_dead_process_after_its_pause(tmp_path: Path) -> None:
     assert not child.is_alive()
 
 
+@pytest.mark.failure(55)
 def test_keeper_restarts_a_killed_postgres_on_its_old_port(postgres: EmbeddedPostgres) -> None:
     now, port = [0.0], postgres.port
     keeper = Keeper([postgres], clock=lambda: now[0])

@@ -57,6 +57,7 @@ async def test_who_does_not_hold_the_task_changes_nothing_and_is_told(
     assert store.contents(task_id) == before
 
 
+@pytest.mark.failure(10)
 @pytest.mark.demand("B2", "B11")
 @pytest.mark.parametrize("undoing", [False, True])
 @pytest.mark.parametrize("nonce", ["", "made up", "of the claim before"])
@@ -81,6 +82,7 @@ async def test_run_without_the_nonce_of_the_claim_binds_to_nothing(
         assert (await store.store.advance(hold, begin=begin("stock"))).grant is not None
 
 
+@pytest.mark.failure(16)
 @pytest.mark.demand("B2", "C9", "C10")
 @pytest.mark.parametrize("write", TIMED)
 async def test_holder_past_its_deadline_changes_nothing_and_is_told(

@@ -135,6 +135,7 @@ def comparable(answer: Any) -> Any:
     raise AssertionError(answer)
 
 
+@pytest.mark.failure(38)
 @pytest.mark.demand("B2", "B11", "H9")
 @pytest.mark.parametrize("name", CASES)
 async def test_write_whose_connection_dies_says_and_does_what_it_would_have(
@@ -151,6 +152,7 @@ async def test_write_whose_connection_dies_says_and_does_what_it_would_have(
     store.is_consistent(task_id)
 
 
+@pytest.mark.failure(38)
 @pytest.mark.demand("E3")
 async def test_reservation_whose_acknowledgement_is_lost_is_granted_once(
     store: StoreBench, line: Line, task_id: str, cut: Cut
@@ -164,6 +166,7 @@ async def test_reservation_whose_acknowledgement_is_lost_is_granted_once(
     assert [name for _, name, _ in store.log(task_id)] == ["stock"]
 
 
+@pytest.mark.failure(38)
 @pytest.mark.demand("C5")
 async def test_alert_of_a_fault_whose_acknowledgement_is_lost_is_raised_once(
     store: StoreBench, line: Line, task_id: str, cut: Cut
@@ -174,6 +177,7 @@ async def test_alert_of_a_fault_whose_acknowledgement_is_lost_is_raised_once(
     assert len(store.owner("SELECT id FROM alert")) == 1
 
 
+@pytest.mark.failure(38)
 @pytest.mark.demand("C8")
 async def test_failure_reported_with_a_lost_acknowledgement_counts_once(
     store: StoreBench, line: Line, cut: Cut
@@ -196,6 +200,7 @@ async def test_service_decision_with_a_lost_acknowledgement_is_recorded_once(
     assert [a["kind"] for a in store.owner("SELECT kind FROM alert")] == ["breaker_forced"]
 
 
+@pytest.mark.failure(38)
 @pytest.mark.demand("G4", "F1")
 async def test_only_who_asked_is_told_that_it_was_accepted(store: StoreBench, line: Line, task_id: str) -> None:
     await store.submitted(task_id)
@@ -204,6 +209,7 @@ async def test_only_who_asked_is_told_that_it_was_accepted(store: StoreBench, li
     assert (first.verdict, second.verdict) == ("accepted", "already")
 
 
+@pytest.mark.failure(38)
 @pytest.mark.demand("G1", "G4")
 async def test_correction_whose_acknowledgement_is_lost_is_made_once(
     store: StoreBench, line: Line, task_id: str, cut: Cut
@@ -223,6 +229,7 @@ async def test_correction_whose_acknowledgement_is_lost_is_made_once(
     assert record == {"currency": "CHF", "amendments": 1}
 
 
+@pytest.mark.failure(38)
 @pytest.mark.demand("B3", "D11")
 async def test_claim_whose_acknowledgement_is_lost_is_found_by_its_deadline(
     store: StoreBench, line: Line, task_id: str, cut: Cut

@@ -27,6 +27,7 @@ async def test_recovery_frees_the_row_counts_the_failure_and_says_why(store: Sto
     store.is_consistent(task_id)
 
 
+@pytest.mark.failure(64)
 @pytest.mark.demand("D5", "D9")
 @pytest.mark.parametrize("stale", ["another holder", "another deadline", "a deadline that has not passed"])
 async def test_holder_that_moved_on_is_never_evicted(store: StoreBench, task_id: str, stale: str) -> None:
@@ -45,6 +46,7 @@ async def test_holder_that_moved_on_is_never_evicted(store: StoreBench, task_id:
     assert store.contents(task_id) == before
 
 
+@pytest.mark.failure(64)
 @pytest.mark.demand("D5", "D9", "F12")
 async def test_decision_taken_before_a_pivot_began_undoes_nothing(store: StoreBench, task_id: str) -> None:
     """The boundary was checked before the deadline, committed behind it; another step's deadline stays the task's."""
@@ -61,6 +63,7 @@ async def test_decision_taken_before_a_pivot_began_undoes_nothing(store: StoreBe
     await recovered(store, task_id)  # by a decision of the next sweep
 
 
+@pytest.mark.failure(62)
 @pytest.mark.demand("D9")
 async def test_same_decision_is_carried_out_once(store: StoreBench, task_id: str) -> None:
     await store.begun(task_id)
@@ -86,6 +89,7 @@ async def test_recovery_that_needs_a_person_raises_an_alert(
     assert store.owner("SELECT kind, task_id FROM alert") == [{"kind": kind, "task_id": task_id}]
 
 
+@pytest.mark.failure(67)
 @pytest.mark.demand("D2", "D4")
 async def test_sweep_reads_page_by_page_oldest_first_from_the_oldest_on(store: StoreBench) -> None:
     ids = [f"t-{n}" for n in range(5)]

@@ -73,6 +73,7 @@ async def test_deadline_of_a_step_never_moves_back(store: StoreBench, task_id: s
     assert store.step(task_id, "stock")["complete_by"] == before
 
 
+@pytest.mark.failure(70)
 @pytest.mark.demand("E1", "E3")
 async def test_reservations_of_all_attempts_never_exceed_the_budget(store: StoreBench, task_id: str) -> None:
     await store.submitted(task_id)
@@ -106,6 +107,7 @@ async def test_next_step_without_budget_gives_up_behind_the_written_boundary(sto
     assert store.kinds(task_id)[-2:] == ["advanced", "gave_up"]
 
 
+@pytest.mark.failure(2)
 @pytest.mark.demand("E3", "C8")
 @pytest.mark.parametrize(("sent", "left"), [(0, 9), (1, 8), (3, 6), (4, 6), (None, 6)])
 async def test_release_returns_of_the_reservation_what_was_certainly_not_sent(
@@ -157,6 +159,7 @@ async def test_deadline_of_a_task_is_the_earliest_of_its_running_steps(store: St
     assert store.row(task_id)["complete_by"] == store.step(task_id, "disk")["complete_by"]
 
 
+@pytest.mark.failure(72)
 @pytest.mark.demand("E2")
 @pytest.mark.parametrize(
     ("unknown", "sent", "left", "reserved"),
@@ -172,6 +175,7 @@ async def test_giving_up_returns_what_was_certainly_not_sent(
     assert (step.budget_left, step.reserved) == (left, reserved)
 
 
+@pytest.mark.failure(31)
 @pytest.mark.demand("C15")
 @pytest.mark.parametrize("how", ["released", "given up"])
 async def test_key_that_was_certainly_never_sent_does_not_age(store: StoreBench, task_id: str, how: str) -> None:
@@ -188,6 +192,7 @@ async def test_key_that_was_certainly_never_sent_does_not_age(store: StoreBench,
     assert (report.grant.unknown, report.grant.key_age_s < 60) == (False, True)
 
 
+@pytest.mark.failure(72)
 @pytest.mark.demand("C5", "D6")
 async def test_pause_that_a_service_wishes_for_is_kept_by_the_supervisor(store: StoreBench, task_id: str) -> None:
     hold = await store.begun(task_id)

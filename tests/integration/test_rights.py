@@ -116,6 +116,7 @@ def is_allowed(who: str, kind: EventKind, before: TaskState, held: bool, after: 
     return who == APPLICATION
 
 
+@pytest.mark.failure(108)
 @pytest.mark.demand("D3", "H5")
 @pytest.mark.parametrize(("before", "held"), BEGINNINGS, ids=str)
 @pytest.mark.parametrize("who", [APPLICATION, SUPERVISOR])
@@ -133,6 +134,7 @@ def test_each_role_makes_the_moves_that_are_its_own_and_no_others(
             connection.execute("ROLLBACK TO here")
 
 
+@pytest.mark.failure(108)
 @pytest.mark.demand("D3", "H5")
 @pytest.mark.parametrize("kind", EventKind, ids=str)
 @pytest.mark.parametrize("who", [APPLICATION, SUPERVISOR])
@@ -146,6 +148,7 @@ def test_no_role_appends_an_event_without_its_transition(tasks: Databases, who: 
             connection.execute("ROLLBACK TO here")
 
 
+@pytest.mark.failure(108)
 @pytest.mark.demand("D3", "G4")
 @pytest.mark.parametrize("actor", ["cli:anna", "signal:ops", "order/t/1", "supervisor:2", "", "scheduler@here"])
 def test_supervisor_speaks_for_itself_only(tasks: Databases, actor: str) -> None:
@@ -161,6 +164,7 @@ def test_application_does_not_speak_for_the_supervisor(tasks: Databases, kind: E
         say(connection, "t", kind, TaskState.PROCESSING, TaskState.PROCESSING, actor="supervisor")
 
 
+@pytest.mark.failure(59)
 @pytest.mark.demand("G4")
 @pytest.mark.parametrize("who", [APPLICATION, SUPERVISOR])
 @pytest.mark.parametrize(
@@ -186,6 +190,7 @@ def expire(connection: Connection[Any], task_id: str, state: TaskState, after: T
     say(connection, task_id, EventKind.EXPIRED, state, after)
 
 
+@pytest.mark.failure(59, 108)
 @pytest.mark.demand("D3", "H5")
 @pytest.mark.parametrize(
     ("columns", "allowed"),
@@ -220,6 +225,7 @@ def test_supervisor_writes_the_columns_of_recovery_only(
             expire(connection, held, TaskState.PROCESSING, TaskState.PENDING, **columns)
 
 
+@pytest.mark.failure(108)
 @pytest.mark.demand("D3")
 @pytest.mark.parametrize(
     "columns",
@@ -238,6 +244,7 @@ def test_supervisor_lets_go_and_takes_nothing_itself(tasks: Databases, columns: 
         change(connection, name(TaskState.PROCESSING, True), **columns)
 
 
+@pytest.mark.failure(108)
 @pytest.mark.demand("D3")
 @pytest.mark.parametrize("state", [TaskState.PROCESSING, TaskState.COMPENSATING], ids=str)
 def test_supervisor_takes_nothing_from_a_holder_in_time(opened: StoreBench, state: TaskState) -> None:
@@ -249,6 +256,7 @@ def test_supervisor_takes_nothing_from_a_holder_in_time(opened: StoreBench, stat
     assert error.value.diag.constraint_name == "supervisor_recovers_what_expired"
 
 
+@pytest.mark.failure(108)
 @pytest.mark.demand("D3", "F12")
 def test_supervisor_undoes_nothing_past_its_pivot(opened: StoreBench) -> None:
     put(opened, "t", TaskState.PROCESSING, held=True)
@@ -261,6 +269,7 @@ def test_supervisor_undoes_nothing_past_its_pivot(opened: StoreBench) -> None:
         connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
 
 
+@pytest.mark.failure(10)
 @pytest.mark.demand("D3", "B2")
 @pytest.mark.parametrize("columns", ["claim_nonce", "*"])
 def test_supervisor_does_not_learn_by_what_a_run_is_known(tasks: Databases, columns: str) -> None:
@@ -271,6 +280,7 @@ def test_supervisor_does_not_learn_by_what_a_run_is_known(tasks: Databases, colu
 # --- what it may write of a step ------------------------------------------------------------------------------
 
 
+@pytest.mark.failure(108)
 @pytest.mark.demand("D3", "E1")
 @pytest.mark.parametrize("step", StepState, ids=str)
 @pytest.mark.parametrize(
@@ -336,6 +346,7 @@ def test_supervisor_changes_no_step_of_a_task_that_does_not_expire(tasks: Databa
 # --- names, and rights of others ------------------------------------------------------------------------------
 
 
+@pytest.mark.failure(59)
 @pytest.mark.demand("C12", "H5")
 def test_guards_read_the_real_tables_whatever_the_session_shadows(tasks: Databases) -> None:
     free = name(TaskState.PENDING, False)
@@ -362,6 +373,7 @@ def test_application_changes_no_policy_and_no_answer(tasks: Databases, statement
         connection.execute(statement)
 
 
+@pytest.mark.failure(108)
 @pytest.mark.demand("H5")
 def test_role_with_a_right_of_its_own_may_do_no_more_than_supervise(tasks: Databases, opened: StoreBench) -> None:
     opened.owner("CREATE ROLE stranger; GRANT SELECT, INSERT, UPDATE ON task, step, event TO stranger")

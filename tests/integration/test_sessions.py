@@ -104,6 +104,7 @@ async def at_once(dsn: str, statement: str) -> Any:
         return (connection.execute(statement).fetchone() or [None])[0]
 
 
+@pytest.mark.failure(52)
 @pytest.mark.parametrize("way", [through_the_pool, by_itself, at_once])
 async def test_every_kind_of_connection_sets_what_the_code_relies_on(
     spoilt: Databases, way: Callable[[str, str], Awaitable[Any]], monkeypatch: pytest.MonkeyPatch
@@ -119,6 +120,7 @@ async def test_every_kind_of_connection_sets_what_the_code_relies_on(
     assert found == SEEN
 
 
+@pytest.mark.failure(52)
 async def test_no_default_of_a_role_or_database_disturbs_a_task(spoilt: Databases, task_id: str) -> None:
     for dsn, kind in ((spoilt.owner, "state"), (spoilt.orders_owner, "orders")):
         migrate(dsn, kind)  # type: ignore[arg-type]  # one of the two names
@@ -139,6 +141,7 @@ async def test_no_default_of_a_role_or_database_disturbs_a_task(spoilt: Database
         assert [t.task_id for t in found] == [f"{task_id}-2"]
 
 
+@pytest.mark.failure(52)
 def test_role_for_which_the_guards_are_off_is_refused_by_name(templates: EmbeddedPostgres) -> None:
     with Databases(templates) as found, psycopg.connect(templates.dsn(), autocommit=True) as server:
         name = found.app.rpartition("/")[2]
@@ -164,6 +167,7 @@ def read_only(server: EmbeddedPostgres) -> Iterator[None]:
             owner.execute("SELECT pg_reload_conf()")
 
 
+@pytest.mark.failure(56)
 async def test_store_that_turns_read_only_is_out_of_reach_by_name(
     store: StoreBench, monkeypatch: pytest.MonkeyPatch, templates: EmbeddedPostgres, task_id: str
 ) -> None:
@@ -193,6 +197,7 @@ WAIT = {"08", "28", "40", "53", "55", "57", "58", "F0", "XX"}
 WAIT_BY_CODE = {"25006", "25P03", "25P04", "3D000"}
 
 
+@pytest.mark.failure(56)
 def test_every_error_of_the_database_is_either_waited_out_or_a_mistake() -> None:
     codes = {c for c in errors._sqlcodes if (len(c) == 5 and c[0].isdigit()) or c[:2] in WAIT}
     found = {c for c in codes if is_out_of_reach(errors.lookup(c)("said so"))}
@@ -204,6 +209,7 @@ def test_every_error_of_the_database_is_either_waited_out_or_a_mistake() -> None
 # --- poolers --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.failure(53)
 async def test_transaction_pooler_is_told_from_the_server(store: StoreBench) -> None:
     assert not await is_shared(store.databases.app)
     async with transaction_pooler(store.databases.app) as pooled:
@@ -215,6 +221,7 @@ async def of_the_state_database(dsn: str) -> Check:
     return await anext(all_checks(Settings(database_url=SecretStr(dsn))))
 
 
+@pytest.mark.failure(53)
 @pytest.mark.demand("H5")
 async def test_doctor_names_a_pooler_an_owners_login_and_a_read_only_server(
     store: StoreBench, templates: EmbeddedPostgres

@@ -40,6 +40,7 @@ async def stranger() -> AsyncIterator[int]:
         yield server.sockets[0].getsockname()[1]
 
 
+@pytest.mark.failure(99)
 @pytest.mark.parametrize("preferred", [SIMULATORS_PORT, CALLBACK_PORT], ids=["services", "callbacks"])
 async def test_port_that_a_healthy_stranger_took_meanwhile_is_replaced(
     preferred: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -113,6 +113,7 @@ def refusal(error: pytest.ExceptionInfo[psycopg.Error]) -> str | None:
 # --- states ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.failure(59)
 @pytest.mark.demand("B1", "B11", "F8")
 @pytest.mark.parametrize(("before", "after"), list(product(TaskState, TaskState)), ids=str)
 def test_database_allows_exactly_the_listed_task_transitions(
@@ -145,6 +146,7 @@ def test_first_event_of_a_task_says_that_it_was_submitted(owner: Connection[Any]
         owner.execute("ROLLBACK TO here")
 
 
+@pytest.mark.failure(59)
 @pytest.mark.demand("B4", "F8")
 @pytest.mark.parametrize(("before", "after"), list(product(StepState, StepState)), ids=str)
 def test_database_allows_exactly_the_listed_step_transitions(
@@ -176,6 +178,7 @@ def test_word_that_is_no_state_is_refused(owner: Connection[Any], column: str) -
 # --- a transition and its event -------------------------------------------------------------------------------
 
 
+@pytest.mark.failure(59)
 @pytest.mark.demand("C12")
 def test_transition_without_its_event_is_refused_at_commit(owner: Connection[Any]) -> None:
     put(owner, TaskState.PENDING)
@@ -355,6 +358,7 @@ def test_database_stamps_the_writing_of_a_task_and_its_state(
     assert found[0] == (found[1] if moves else before[0])
 
 
+@pytest.mark.failure(57)
 @pytest.mark.demand("A6")
 @pytest.mark.parametrize("state", TaskState, ids=str)
 def test_task_whose_submission_was_finished_is_never_removed(owner: Connection[Any], state: TaskState) -> None:

@@ -62,6 +62,7 @@ async def test_accepted_task_is_pending_with_its_record_and_steps(store: StoreBe
     assert store.kinds(task_id) == ["submitted", "confirmed"]
 
 
+@pytest.mark.failure(7)
 @pytest.mark.demand("A2", "A3")
 async def test_fifty_submissions_of_one_id_at_once_are_one_accepted_task(store: StoreBench, task_id: str) -> None:
     verdicts = await asyncio.gather(*(store.submit(task_id) for _ in range(50)))
@@ -72,6 +73,7 @@ async def test_fifty_submissions_of_one_id_at_once_are_one_accepted_task(store: 
     assert len(store.orders_owner("SELECT task_id FROM business_record")) == 1
 
 
+@pytest.mark.failure(8)
 @pytest.mark.demand("A3", "A4")
 async def test_different_one_of_fifty_is_dead_lettered_and_overwrites_nothing(store: StoreBench, task_id: str) -> None:
     await store.submit(task_id)
@@ -90,6 +92,7 @@ async def test_different_one_of_fifty_is_dead_lettered_and_overwrites_nothing(st
     assert alert == {"kind": "dead_letter", "task_id": task_id}
 
 
+@pytest.mark.failure(110)
 @pytest.mark.demand("A4")
 async def test_guessed_id_of_anothers_task_reveals_only_that_it_is_taken(store: StoreBench, task_id: str) -> None:
     await store.submit(task_id)
@@ -122,6 +125,7 @@ async def test_order_of_keys_and_white_space_do_not_make_another_submission(stor
 # --- caps -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.failure(73)
 @pytest.mark.demand("A7", "A9")
 @pytest.mark.parametrize("cap", ["in_flight", "pending"])
 async def test_of_200_concurrent_submissions_a_cap_of_100_accepts_exactly_100(store: StoreBench, cap: str) -> None:
@@ -162,6 +166,7 @@ async def test_tasks_at_work_count_as_in_flight_and_not_as_pending(store: StoreB
     assert "pending" in refused.reason
 
 
+@pytest.mark.failure(73)
 @pytest.mark.demand("A7")
 async def test_old_backlog_refuses_new_submissions_saying_its_age(store: StoreBench) -> None:
     await store.submitted("t-old")
@@ -175,6 +180,7 @@ async def test_old_backlog_refuses_new_submissions_saying_its_age(store: StoreBe
     assert isinstance(await capped.submit(capped.parse(message("t-new"))), Accepted)
 
 
+@pytest.mark.failure(73)
 @pytest.mark.demand("A7", "A8")
 async def test_task_that_waits_on_purpose_closes_admission_for_nobody(store: StoreBench) -> None:
     await store.submitted("t-waiting")
@@ -247,6 +253,7 @@ def changed(record: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[s
 values = st.one_of(st.text(max_size=20), st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False))
 
 
+@pytest.mark.failure(8)
 @pytest.mark.demand("A3")
 @settings(deadline=None)
 @given(st.sampled_from([ORDER, MACHINE]), st.data())
@@ -274,6 +281,7 @@ def line(**more: Any) -> dict[str, Any]:
     return {"lines": [{**ORDER["lines"][0], **more}]}
 
 
+@pytest.mark.failure(23, 113)
 @pytest.mark.demand("A1")
 @pytest.mark.parametrize(
     ("text", "said"),
@@ -328,6 +336,7 @@ def test_every_wrong_field_is_named_at_once(store: StoreBench) -> None:
     assert len(error.value.problems) == 4
 
 
+@pytest.mark.failure(21, 113)
 @pytest.mark.demand("A1")
 def test_message_over_256_kib_is_refused_and_one_just_within_is_taken(store: StoreBench) -> None:
     spare = MOST_BYTES - len(message().encode())

@@ -81,6 +81,7 @@ def alerts(store: StoreBench, kind: str) -> list[str]:
 # --- several Supervisors, and holders that move on --------------------------------------------------------------
 
 
+@pytest.mark.failure(63)
 @pytest.mark.demand("D4", "D5", "D9")
 async def test_three_supervisors_recover_each_of_1000_tasks_exactly_once(store: StoreBench, task_id: str) -> None:
     await store.begun(task_id)
@@ -105,6 +106,7 @@ async def test_three_supervisors_recover_each_of_1000_tasks_exactly_once(store: 
     store.is_consistent(f"{task_id}-500")
 
 
+@pytest.mark.failure(64)
 @pytest.mark.demand("D9", "B2")
 @pytest.mark.parametrize("meanwhile", ["its holder went on", "another attempt has it"])
 async def test_sweep_that_slept_before_its_write_evicts_nobody_who_moved_on(
@@ -127,6 +129,7 @@ async def test_sweep_that_slept_before_its_write_evicts_nobody_who_moved_on(
     assert (await store.store.advance(hold, done="charge", result={}, calls=1)).end is None
 
 
+@pytest.mark.failure(46)
 @pytest.mark.demand("D5")
 @pytest.mark.parametrize(("started", "failures"), [("before", 1), ("meanwhile", 0)])
 async def test_expiry_counts_no_failure_across_a_restart_of_the_database(
@@ -184,6 +187,7 @@ def claimed_ago(store: StoreBench, task_id: str, seconds: float) -> None:
     )
 
 
+@pytest.mark.failure(66)
 @pytest.mark.demand("D1", "D5")
 async def test_expiry_across_an_outage_counts_nothing_however_late_it_is_found(
     store: StoreBench,
@@ -205,6 +209,7 @@ async def test_expiry_across_an_outage_counts_nothing_however_late_it_is_found(
     assert failures == dict.fromkeys(before, (0, 0)) | {"after": (1, 1)}
 
 
+@pytest.mark.failure(66)
 @pytest.mark.demand("D1", "D5")
 @pytest.mark.parametrize(
     ("finished_ago", "held_for", "counts"),
@@ -234,6 +239,7 @@ async def test_outage_is_known_by_the_time_for_which_a_task_was_held(
     assert store.row(task_id)["failure_count"] == counts
 
 
+@pytest.mark.failure(66)
 @pytest.mark.demand("D1", "D9")
 async def test_sweep_that_was_begun_and_never_finished_ends_no_outage(store: StoreBench, task_id: str) -> None:
     supervised(store, 60)
@@ -245,6 +251,7 @@ async def test_sweep_that_was_begun_and_never_finished_ends_no_outage(store: Sto
     assert store.row(task_id)["failure_count"] == 0
 
 
+@pytest.mark.failure(46)
 @pytest.mark.demand("D5", "H12")
 async def test_expiry_counts_no_failure_across_a_failover(store: StoreBench, task_id: str) -> None:
     supervised(store, 5)
@@ -255,6 +262,7 @@ async def test_expiry_counts_no_failure_across_a_failover(store: StoreBench, tas
     assert store.row(task_id)["failure_count"] == 0
 
 
+@pytest.mark.failure(66)
 @pytest.mark.demand("C15", "D5", "E1")
 async def test_uncounted_expiry_costs_no_calls_and_leaves_outcomes_unknown(store: StoreBench, task_id: str) -> None:
     """However often; the budget tells what was granted in all, so no call is ever made that was not."""
@@ -274,6 +282,7 @@ async def test_uncounted_expiry_costs_no_calls_and_leaves_outcomes_unknown(store
     store.is_consistent(task_id)
 
 
+@pytest.mark.failure(71)
 @pytest.mark.demand("D5", "E1", "F12")
 async def test_failures_of_one_branch_cost_its_sibling_nothing(store: StoreBench, task_id: str) -> None:
     supervised(store, 5)
@@ -290,6 +299,7 @@ async def test_failures_of_one_branch_cost_its_sibling_nothing(store: StoreBench
     assert (disk["failure_count"], disk["budget_left"], disk["budget"]) == (0, 6 + 3, 9 + 2 * 3)
 
 
+@pytest.mark.failure(71)
 @pytest.mark.demand("D5", "E1")
 async def test_release_of_one_branch_costs_its_sibling_no_calls(store: StoreBench, task_id: str) -> None:
     hold = await store.begun(task_id, "provisioning", "address")
@@ -303,6 +313,7 @@ async def test_release_of_one_branch_costs_its_sibling_no_calls(store: StoreBenc
 # --- rows that can't be recovered, and bounds -------------------------------------------------------------------
 
 
+@pytest.mark.failure(65)
 @pytest.mark.demand("D4", "D9")
 @pytest.mark.parametrize("bad", ["its next event is there", "its policies say nothing", "somebody has locked its step"])
 async def test_unrecoverable_row_is_an_alert_and_delays_no_other(store: StoreBench, bad: str) -> None:
@@ -337,6 +348,7 @@ async def test_unrecoverable_row_is_an_alert_and_delays_no_other(store: StoreBen
     assert store.owner("SELECT count(*) AS n FROM sweep WHERE finished_at IS NULL") == [{"n": 0}]
 
 
+@pytest.mark.failure(67)
 @pytest.mark.demand("D4", "D11")
 async def test_sweep_whose_time_is_up_begins_no_other_page_and_finishes(store: StoreBench, task_id: str) -> None:
     supervised(store, 5)
@@ -346,6 +358,7 @@ async def test_sweep_whose_time_is_up_begins_no_other_page_and_finishes(store: S
     assert store.owner("SELECT count(*) AS n FROM sweep WHERE finished_at IS NULL") == [{"n": 0}]
 
 
+@pytest.mark.failure(19)
 @pytest.mark.demand("B3", "D7")
 async def test_attempts_that_begin_nothing_use_up_no_bound_for_days(store: StoreBench, task_id: str) -> None:
     supervised(store, 5)
@@ -360,6 +373,7 @@ async def test_attempts_that_begin_nothing_use_up_no_bound_for_days(store: Store
     assert (found.expiries, decide(found).delay_s) == (30, 300.0)
 
 
+@pytest.mark.failure(18)
 @pytest.mark.demand("D7")
 async def test_failed_attempts_count_from_zero_after_each_completed_step(store: StoreBench, task_id: str) -> None:
     supervised(store, 5)
@@ -395,6 +409,7 @@ def most_within_a_second(instants: list[float]) -> int:
     return max(sum(start <= other < start + 1 for other in instants[n:]) for n, start in enumerate(instants))
 
 
+@pytest.mark.failure(80)
 @pytest.mark.demand("D6", "D12")
 async def test_handful_of_recoveries_may_go_at_once(store: StoreBench, task_id: str) -> None:
     await not_begun(store, task_id, 10)
@@ -402,6 +417,7 @@ async def test_handful_of_recoveries_may_go_at_once(store: StoreBench, task_id: 
     assert offsets(store)[-1] <= 0
 
 
+@pytest.mark.failure(80)
 @pytest.mark.demand("D12", "H12")
 async def test_mass_recovery_goes_at_the_pace_over_all_pages_and_sweeps(store: StoreBench, task_id: str) -> None:
     for number, count in enumerate((300, 1, 150)):
@@ -426,6 +442,7 @@ async def test_queue_is_empty_again_once_its_pace_has_let_all_go(store: StoreBen
     assert offsets(store)[-1] <= 0
 
 
+@pytest.mark.failure(80)
 @pytest.mark.demand("D6", "D12")
 async def test_back_off_has_a_jitter_that_only_lengthens_it(store: StoreBench, task_id: str) -> None:
     await not_begun(store, task_id, 50)
@@ -438,6 +455,7 @@ async def test_back_off_has_a_jitter_that_only_lengthens_it(store: StoreBench, t
     assert found[-1] - found[0] > 2
 
 
+@pytest.mark.failure(80)
 @pytest.mark.demand("D12", "H12")
 async def test_claims_after_an_outage_come_at_the_pace(store: StoreBench, task_id: str) -> None:
     await not_begun(store, task_id, 100)
@@ -530,6 +548,7 @@ def since(store: StoreBench, task_id: str, minutes: int) -> None:
     store.owner(ago, id=task_id, m=minutes)
 
 
+@pytest.mark.failure(19)
 @pytest.mark.demand("D11", "G7")
 async def test_tasks_without_progress_are_one_alert_a_definition_and_hour(
     store: StoreBench,
@@ -561,6 +580,7 @@ async def test_tasks_without_progress_are_one_alert_a_definition_and_hour(
     assert "1 tasks are open without progress, the longest, stuck," in message
 
 
+@pytest.mark.failure(19)
 @pytest.mark.demand("D11")
 async def test_long_wait_for_the_first_claim_is_no_lack_of_progress(store: StoreBench) -> None:
     await store.submitted("waited")
@@ -570,6 +590,7 @@ async def test_long_wait_for_the_first_claim_is_no_lack_of_progress(store: Store
     assert alerts(store, "no_progress") == []
 
 
+@pytest.mark.failure(34)
 @pytest.mark.demand("D11", "F8", "F9", "G7")
 @pytest.mark.parametrize("where", ["waiting", "backing off", "held"])
 async def test_undo_that_does_not_finish_is_one_alert_and_shown_as_stalled(
@@ -592,6 +613,7 @@ async def test_undo_that_does_not_finish_is_one_alert_and_shown_as_stalled(
     assert ["stalled" in s for s in said] == [True, False]
 
 
+@pytest.mark.failure(34)
 @pytest.mark.demand("D11", "F8")
 async def test_undo_that_stalls_is_found_behind_any_number_that_do_not(store: StoreBench, task_id: str) -> None:
     """Both where it waits and where it is held: those that are due sooner, or expire sooner, are in time."""

@@ -242,6 +242,7 @@ async def meet(place: Place, scene: Scene, one: Write, other: Write) -> list[Ans
     return list(await asyncio.gather(*works))
 
 
+@pytest.mark.failure(16, 36)
 @pytest.mark.demand("B2", "B11", "D5")
 @pytest.mark.parametrize("start", STARTS, ids=lambda start: start.name)
 async def test_two_writes_at_once_equal_one_behind_the_other(place: Place, start: Start) -> None:

@@ -242,6 +242,7 @@ class StoreMachine(RuleBasedStateMachine):
         return said
 
 
+@pytest.mark.failure(35, 38)
 @pytest.mark.demand("B2", "B4", "B11", "D5", "E1", "E3", "F2", "F3", "F11")
 @pytest.mark.timeout(300 if NAME == "ci" else 0)
 @pytest.mark.parametrize("definition", DEFINITIONS)

@@ -53,12 +53,14 @@ def history_of(file: Path) -> WorkflowHistory:
     return WorkflowHistory.from_json(file.stem.split("--", 1)[1].replace("__", "/"), file.read_text())
 
 
+@pytest.mark.failure(86)
 @pytest.mark.demand("H6", "B8")
 @pytest.mark.parametrize("file", RECORDED, ids=[f"{f.parent.name}-{f.stem.split('--')[0]}" for f in RECORDED])
 async def test_recorded_history_replays(file: Path) -> None:
     await replayer().replay_workflow(history_of(file))
 
 
+@pytest.mark.failure(86)
 @pytest.mark.demand("H6")
 async def test_history_that_does_not_fit_the_code_is_caught() -> None:
     """The gate can fail: the same history with another first activity does not replay."""
@@ -70,6 +72,7 @@ async def test_history_that_does_not_fit_the_code_is_caught() -> None:
         await replayer().replay_workflow(history)
 
 
+@pytest.mark.failure(86)
 @pytest.mark.demand("H6")
 @pytest.mark.parametrize("name", SCENARIOS)
 async def test_every_scenario_replays_as_it_ran(

@@ -192,6 +192,7 @@ def test_image_takes_in_every_package() -> None:
     assert packages <= sources
 
 
+@pytest.mark.failure(121)
 def test_image_runs_as_a_number_that_is_not_roots() -> None:
     """A name could be anybody's: Kubernetes' runAsNonRoot refuses it."""
     users = [line.split()[1] for line in (ROOT / "Dockerfile").read_text().splitlines() if line.startswith("USER ")]

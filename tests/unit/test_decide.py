@@ -138,6 +138,7 @@ def test_decision_carries_the_holder_and_the_deadline_that_were_read() -> None:
     assert (found.task_id, found.locked_by, found.complete_by) == (read.task_id, read.locked_by, read.complete_by)
 
 
+@pytest.mark.failure(66)
 @pytest.mark.demand("D1", "D5", "D7")
 def test_expiry_across_an_outage_counts_nothing_and_passes_no_bound() -> None:
     found = decide(task(step(failure_count=3), outage=True, expiries=99))
@@ -148,6 +149,7 @@ def test_expiry_across_an_outage_counts_nothing_and_passes_no_bound() -> None:
     assert "not counted" not in counted.cause
 
 
+@pytest.mark.failure(66)
 @pytest.mark.demand("D5", "E1")
 def test_last_calls_of_a_budget_return_after_an_outage() -> None:
     spent = step(budget_left=0, reserved=3)
@@ -256,6 +258,7 @@ def test_undo_knows_no_extended_wait() -> None:
 # --- bounds ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.failure(18)
 @pytest.mark.demand("D7")
 @pytest.mark.parametrize(
     ("state", "target"),

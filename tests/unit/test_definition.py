@@ -53,6 +53,7 @@ def refused(*steps: Step, **more: Any) -> str:
     return str(error.value)
 
 
+@pytest.mark.failure(59)
 @pytest.mark.parametrize("factor", [float("nan"), float("inf"), 0.5, -1.0])
 def test_back_off_grows_by_a_finite_factor(factor: float) -> None:
     assert "the factor of its back-off must be a number from 1 on" in refused(step("a"), backoff=Backoff(factor=factor))
@@ -130,6 +131,7 @@ def test_definition_without_steps_is_refused() -> None:
     assert "it has no steps" in refused()
 
 
+@pytest.mark.failure(83)
 def test_definition_with_more_steps_than_temporal_bears_is_refused() -> None:
     assert "it has 101 steps; 100 are the most" in refused(*(step(f"s{n}", after=()) for n in range(101)))
     assert len(definition(*(step(f"s{n}", after=()) for n in range(100))).steps) == 100
@@ -322,6 +324,7 @@ def test_queued_step_that_is_undone_by_another_service_is_refused() -> None:
     assert definitions._problems(definition(replace(elsewhere, queue=None))) == []
 
 
+@pytest.mark.failure(26)
 @pytest.mark.demand("E2", "F12")
 def test_step_that_asks_by_key_needs_two_calls() -> None:
     """With one, the question behind an unknown outcome would take it in every attempt: nothing would be sent again."""
@@ -384,11 +387,13 @@ PARCEL: dict[str, Any] = {
 }
 
 
+@pytest.mark.failure(24)
 def test_record_is_read_strictly_except_for_types_that_json_lacks() -> None:
     checked = replace(definition(step("one")), record=Parcel).checked(PARCEL)
     assert checked == PARCEL | {"weight_kg": 1.0}
 
 
+@pytest.mark.failure(24)
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -404,6 +409,7 @@ def test_value_of_another_type_is_refused_whatever_the_model_says(wrong: dict[st
     assert [e["loc"][0] for e in refused.value.errors()] == list(wrong)
 
 
+@pytest.mark.failure(87)
 @pytest.mark.demand("H6")
 def test_unknown_field_of_another_release_is_no_changed_definition() -> None:
     ours = definition(step("a"), step("b"))

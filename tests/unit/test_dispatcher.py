@@ -122,6 +122,7 @@ def nothing_to_hear(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Dispatcher, "_listen", lambda _: asyncio.Event().wait())
 
 
+@pytest.mark.failure(41)
 def test_dispatcher_with_failing_starts_pauses_up_to_half_a_minute() -> None:
     async def rounds() -> list[float]:
         outage = Outage(rounds=10, well=[8])
@@ -134,6 +135,7 @@ def test_dispatcher_with_failing_starts_pauses_up_to_half_a_minute() -> None:
     assert [p for p, most in zip(pauses, longest, strict=True) if not most / 2 <= round(p, 6) <= most] == [], pauses
 
 
+@pytest.mark.failure(41)
 def test_pause_of_a_dispatcher_ends_when_its_worker_drains() -> None:
     async def until_drained() -> float:
         outage, loop = Outage(rounds=100), asyncio.get_running_loop()

@@ -23,6 +23,7 @@ def test_success_is_no_fault(status: int) -> None:
     assert fault_of_answer(httpx.Response(status)) is None
 
 
+@pytest.mark.failure(27)
 @pytest.mark.demand("C5")
 @pytest.mark.parametrize(
     ("status", "kind"),
@@ -54,6 +55,7 @@ def test_status_is_sorted_once(status: int, kind: type[Fault]) -> None:
     assert type(fault_of_answer(answer(status))) is kind
 
 
+@pytest.mark.failure(79)
 @pytest.mark.demand("C5")
 @pytest.mark.parametrize("status", [409, 425, 400, 500])
 def test_twin_that_is_still_worked_on_may_be_done(status: int) -> None:
@@ -78,6 +80,7 @@ def test_answer_of_another_shape_is_named_by_its_status(content: bytes) -> None:
     assert "Not Found" in str(fault)
 
 
+@pytest.mark.failure(84)
 def test_long_words_of_a_service_are_cut() -> None:
     fault = fault_of_answer(httpx.Response(400, json={"error": {"code": "c" * 1000, "message": "m" * 5000}}))
     assert isinstance(fault, PermanentFault)
@@ -105,6 +108,7 @@ def test_retry_after_as_a_date_is_the_time_until_then() -> None:
     assert timedelta(minutes=59) < fault.retry_after <= timedelta(hours=1)
 
 
+@pytest.mark.failure(68)
 @pytest.mark.demand("C4", "C5")
 def test_retry_after_as_a_date_is_measured_by_the_services_own_clock() -> None:
     """The two clocks may be years apart; only the service's own two stamps are compared."""
@@ -153,6 +157,7 @@ def test_what_was_certainly_not_sent_is_transient(error: type[httpx.TransportErr
     assert f"{error.__name__}: no route" in str(fault)
 
 
+@pytest.mark.failure(26)
 @pytest.mark.demand("C5", "C12")
 @pytest.mark.parametrize(
     "error",

@@ -20,6 +20,7 @@ from runtime.settings import Settings
 SECRET = "kestrel-42/ü'\"%\\x"
 
 
+@pytest.mark.failure(112)
 @pytest.mark.parametrize(
     "text",
     [
@@ -46,6 +47,7 @@ def test_secret_that_nobody_knows_is_hidden_by_its_place(text: str) -> None:
     assert HIDDEN in found
 
 
+@pytest.mark.failure(112)
 @pytest.mark.parametrize(
     "form",
     [SECRET, quote(SECRET, safe=""), quote(SECRET, safe="").lower(), quote(SECRET), json.dumps(SECRET), repr(SECRET)],
@@ -117,6 +119,7 @@ def test_errors_of_our_own_hold_no_secret(error: Exception) -> None:
     assert "swan" not in f"{error} {error!r}"
 
 
+@pytest.mark.failure(112)
 def test_failure_that_temporal_keeps_holds_no_secret_nor_do_its_causes() -> None:
     error = ValueError("at https://a:swan@outside")
     error.__cause__ = RuntimeError("at https://a:swan@inside")
@@ -129,6 +132,7 @@ def test_failure_that_temporal_keeps_holds_no_secret_nor_do_its_causes() -> None
     assert "swan" not in str(failure)
 
 
+@pytest.mark.failure(112)
 def test_logs_hold_no_secret_in_text_names_or_tracebacks(capfd: pytest.CaptureFixture[str]) -> None:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level

@@ -55,6 +55,7 @@ def names(requirements: list[str]) -> set[str]:
     return {re.split(r"[\[<>=!~;, ]", requirement)[0].lower() for requirement in requirements}
 
 
+@pytest.mark.failure(117)
 @pytest.mark.parametrize("lock", LOCKS)
 def test_lock_files_hold_hashes_and_no_addresses(lock: str) -> None:
     text = (ROOT / lock).read_text()
@@ -73,6 +74,7 @@ def test_locks_pin_the_declared_dependencies() -> None:
     assert not extras & set(pins("requirements-prod.lock"))
 
 
+@pytest.mark.failure(117)
 def test_production_runs_the_versions_that_were_tested() -> None:
     assert pins("requirements-prod.lock").items() <= pins("requirements.lock").items()
 

@@ -19,6 +19,7 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
+@pytest.mark.failure(96)
 @pytest.mark.parametrize(
     ("written", "seconds"),
     [
@@ -70,6 +71,7 @@ WRONG: Mapping[str, tuple[str, str]] = {
 }
 
 
+@pytest.mark.failure(96)
 @pytest.mark.parametrize("value", WRONG)
 def test_wrong_setting_is_refused_by_its_name_with_a_right_form(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, form = WRONG[value]
@@ -82,6 +84,7 @@ def test_wrong_setting_is_refused_by_its_name_with_a_right_form(value: str, monk
     assert value.lower() in said.lower() or name == "SAS_SERVICES"
 
 
+@pytest.mark.failure(96)
 def test_all_wrong_settings_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SAS_SWEEP_INTERVAL", "soon")
     monkeypatch.setenv("SAS_CALLBACK_PORT", "http")
@@ -89,6 +92,7 @@ def test_all_wrong_settings_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -
         read_settings()
 
 
+@pytest.mark.failure(112)
 @pytest.mark.parametrize(
     "address",
     [
@@ -115,6 +119,7 @@ def test_address_of_a_database_may_name_several_hosts(monkeypatch: pytest.Monkey
     assert read_settings().database_url.get_secret_value() == address
 
 
+@pytest.mark.failure(96)
 def test_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SAS_HEALTH_FILE", "")
     monkeypatch.setenv("SAS_TASK_SLOTS", "")
@@ -127,6 +132,7 @@ def test_health_file_may_lie_in_any_folder_that_exists(tmp_path: Path, monkeypat
     assert read_settings().health_file == tmp_path / "alive"
 
 
+@pytest.mark.failure(96)
 def test_misspelt_setting_is_remarked_on(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SAS_POLL_INTERVAL", "SAS_SERVICES__LOYALTY", "SAS_DEFINITIONS"):
         monkeypatch.setenv(name, "http://127.0.0.1")

@@ -94,6 +94,7 @@ async def worker(client: Client, store: Store) -> AsyncIterator[None]:
         yield
 
 
+@pytest.mark.failure(46)
 @pytest.mark.demand("F1")
 async def test_request_joined_to_one_of_a_lost_attempt_is_asked_by_itself(client: Client) -> None:
     """The one handed on holds for that attempt only; whoever signalled the same workflow asked without a condition."""
@@ -117,6 +118,7 @@ async def test_request_joined_to_one_of_a_lost_attempt_is_asked_by_itself(client
     assert asked == [("temporal", f"order/{task_id}/1", task_id), ("signal:anna", None, task_id)]
 
 
+@pytest.mark.failure(46)
 @pytest.mark.demand("F1")
 async def test_request_handed_on_behind_one_of_an_attempt_is_not_lost(client: Client) -> None:
     """The run was cancelled, and a signal came as well, while the store was away: both are handed on, under one id."""
@@ -136,6 +138,7 @@ async def test_request_handed_on_behind_one_of_an_attempt_is_not_lost(client: Cl
     assert asked == [("temporal", holder), ("signal:anna", None)]
 
 
+@pytest.mark.failure(37)
 @pytest.mark.demand("G6", "F1")
 async def test_run_cancelled_while_it_ends_still_asks_for_undo(
     client: Client,

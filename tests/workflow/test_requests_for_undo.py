@@ -28,6 +28,7 @@ def carrying(value: Any) -> Sequence[RawValue]:
     return [RawValue(PayloadConverter.default.to_payload(value))]
 
 
+@pytest.mark.failure(82)
 @pytest.mark.demand("F1")
 def test_request_for_undo_keeps_the_first_of_any_number() -> None:
     asking = Requests()
@@ -37,6 +38,7 @@ def test_request_for_undo_keeps_the_first_of_any_number() -> None:
     assert asking.first.reason == "request 0"
 
 
+@pytest.mark.failure(108)
 @pytest.mark.demand("F1", "G4")
 @pytest.mark.parametrize("name", ["supervisor", "cli:ada", "signal:ada", ""])
 def test_requester_that_a_signal_names_is_recorded_as_one_of_a_signal(name: str) -> None:
@@ -44,6 +46,7 @@ def test_requester_that_a_signal_names_is_recorded_as_one_of_a_signal(name: str)
     assert asked.requester == f"signal:{name or 'unnamed'}"
 
 
+@pytest.mark.failure(84)
 @pytest.mark.demand("F1")
 def test_long_reason_of_a_request_for_undo_is_cut() -> None:
     assert read_request(carrying("x" * 10_000), 1).reason == "x" * 500

@@ -68,6 +68,7 @@ def test_same_key_with_another_body_is_refused(sim: Simulators) -> None:
     assert (other.status_code, code(other)) == (422, "idempotency_key_reused")
 
 
+@pytest.mark.failure(5)
 def test_stale_token_has_no_effect(sim: Simulators) -> None:
     sim.post("/payments/charges", "t1:pay:0", CHARGE, token=5)
     stale = sim.post("/payments/charges", "t1:extra:0", CHARGE, token=4)
@@ -95,6 +96,7 @@ def test_undo_reverses_once_and_may_be_repeated(sim: Simulators) -> None:
     assert sim.client.get("/payments/operations/t1:pay:1").json()["state"] == "undone"
 
 
+@pytest.mark.failure(32)
 def test_late_original_finds_the_tombstone(sim: Simulators) -> None:
     assert sim.undo("/stock/reservations/undo", ["t1:reserve:0"]).json() == {
         "undone": 0,
@@ -116,6 +118,7 @@ def test_undo_takes_keys_of_its_own_task_only(sim: Simulators) -> None:
     assert sim.ledger("payments", "t2")["effects"][0]["undone_at"] is None
 
 
+@pytest.mark.failure(17)
 def test_call_without_key_token_body_or_time_has_no_effect(sim: Simulators) -> None:
     path = "/payments/charges"
     no_key = sim.client.post(path, json=CHARGE, headers={"X-Fencing-Token": "1"})
