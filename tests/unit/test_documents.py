@@ -11,7 +11,7 @@ import pytest
 
 from cli.commands import COMMANDS
 from runtime.settings import Settings
-from tests.demands import marks_by_test, with_tests
+from tests.demands import marked_with, marks_by_test, with_counts
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -19,8 +19,8 @@ GROUPS = {"A": 9, "B": 11, "C": 15, "D": 13, "E": 4, "F": 13, "G": 12, "H": 12}
 """How many demands of the pattern each group has."""
 
 FAILURES = 121
-DEMAND_ROW = re.compile(r"^\| ([A-H]\d+) \| [^|]+ \| (met|partly|not yet) \| (.+) \|$", re.MULTILINE)
-FAILURE_ROW = re.compile(r"^\| (\d+) \| [^|]+ \| [^|]+ \| (.+) \|$", re.MULTILINE)
+DEMAND_ROW = re.compile(r"^\| ([A-H]\d+) \| [^|]+ \| (\d+) \|( [^|]+)? \|$", re.MULTILINE)
+FAILURE_ROW = re.compile(r"^\| (\d+) \| [^|]+ \| [^|]+ \| `(test_\w+)` \|$", re.MULTILINE)
 NAMED_TEST = re.compile(r"`(test_\w+)`")
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 COMMAND = re.compile(r"\bstarter\.py ([a-z][\w-]*)")
@@ -38,7 +38,8 @@ def text(name: str) -> str:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_test_that_a_document_names_exists(document: Path) -> None:
-    assert sorted(set(NAMED_TEST.findall(document.read_text(encoding="utf-8"))) - set(marks_by_test())) == []
+    names = {test.split("::")[1] for test in marks_by_test()}
+    assert sorted(set(NAMED_TEST.findall(document.read_text(encoding="utf-8"))) - names) == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -51,19 +52,19 @@ def test_every_command_and_file_that_a_document_names_exists(document: Path) -> 
     assert sorted(name for name in files if not (ROOT / name).is_file()) == []
 
 
-def test_every_demand_is_listed_once_with_its_status() -> None:
+def test_every_demand_is_listed_once() -> None:
     wanted = [f"{group}{n}" for group, count in GROUPS.items() for n in range(1, count + 1)]
     assert [row[0] for row in DEMAND_ROW.findall(text("demands.md"))] == wanted
 
 
-def test_every_demand_that_a_test_is_marked_with_is_listed() -> None:
-    listed = {row[0] for row in DEMAND_ROW.findall(text("demands.md"))}
-    assert {demand for marks in marks_by_test().values() for demand in marks} - listed == set()
+def test_every_demand_and_failure_that_a_mark_names_is_listed() -> None:
+    listed = {row[0] for row in DEMAND_ROW.findall(text("demands.md"))} | {str(n + 1) for n in range(FAILURES)}
+    assert {mark for marks in marks_by_test().values() for mark in marks} - listed == set()
 
 
-def test_every_test_is_named_at_each_demand_that_it_is_marked_with() -> None:
+def test_tests_of_every_demand_are_counted() -> None:
     document = text("demands.md")
-    assert with_tests(document) == document, "run `python -m tests.demands`"
+    assert with_counts(document) == document, "run `python -m tests.demands`"
 
 
 def test_decisions_are_numbered_without_a_gap() -> None:
@@ -71,16 +72,16 @@ def test_decisions_are_numbered_without_a_gap() -> None:
     assert titles == {f"{n:04}": f"# {n:04}" for n in range(1, len(titles) + 1)}
 
 
-def test_met_demand_names_a_test_and_an_unmet_one_none() -> None:
+def test_met_demand_has_a_test_and_an_unmet_one_none() -> None:
     rows = DEMAND_ROW.findall(text("demands.md"))
-    assert [name for name, status, cell in rows if status == "met" and not NAMED_TEST.search(cell)] == []
-    assert [name for name, status, cell in rows if status == "not yet" and NAMED_TEST.search(cell)] == []
+    assert [demand for demand, tests, left in rows if left.strip() == "" and tests == "0"] == []
+    assert [demand for demand, tests, left in rows if left.strip() == "all" and tests != "0"] == []
 
 
-def test_every_failure_is_listed_once_with_its_test_or_none() -> None:
+def test_every_failure_is_listed_once_with_a_test_of_its_mark() -> None:
     rows = FAILURE_ROW.findall(text("failure-modes.md"))
     assert [int(number) for number, _ in rows] == list(range(1, FAILURES + 1))
-    assert [n for n, cell in rows if not NAMED_TEST.search(cell) and "not yet shown" not in cell] == []
+    assert [n for n, name in rows if name not in {test.split("::")[1] for test in marked_with(n)}] == []
 
 
 def test_every_setting_is_in_the_runbook() -> None:
