@@ -161,7 +161,8 @@ class Run:
         await self._injector.run(options.faults, options.seconds, options.least)
         healed_at = monotonic()
         self._tell("every fault has healed")
-        await asyncio.wait_for(traffic, options.patience_s)
+        async with asyncio.timeout(options.patience_s):
+            await traffic
         await self._world.settle(_SETTLES_IN_S)
         return monotonic() - healed_at
 

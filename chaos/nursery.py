@@ -52,7 +52,8 @@ class Child:
     async def ended(self, within_s: float = 30) -> int:
         """Wait until it has ended; its exit code, negative for a signal."""
         try:
-            return await asyncio.wait_for(asyncio.shield(self._code), within_s)
+            async with asyncio.timeout(within_s):
+                return await asyncio.shield(self._code)
         except TimeoutError:
             raise TimeoutError(f"process {self.pid} has not ended; its log: {self.log_tail()}") from None
 

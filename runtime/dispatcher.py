@@ -266,13 +266,15 @@ class Dispatcher:
         most = min(_LONGEST_PAUSE_S, 2.0 ** min(failures, 8))
         pause = most * random.uniform(0.5, 1.0)  # noqa: S311 (jitter)
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._draining.wait(), pause)
+            async with asyncio.timeout(pause):
+                await self._draining.wait()
 
     async def _sleep(self, wake: asyncio.Event, due_in: timedelta | None, asked_at: float) -> None:
         """Until somebody wakes us, the next task is due, or it is time for the poll."""
         most = self._poll if due_in is None else min(self._poll, due_in)
         with suppress(TimeoutError):
-            await asyncio.wait_for(wake.wait(), asked_at + most.total_seconds() - monotonic())
+            async with asyncio.timeout(asked_at + most.total_seconds() - monotonic()):
+                await wake.wait()
 
     async def _listen(self) -> None:
         """Turn NOTIFY into wake-ups; the slow poll covers for it while the connection is gone."""

@@ -102,7 +102,8 @@ async def _until(stop: asyncio.Event, health_file: Path | None) -> None:
         if health_file is not None:
             health_file.touch()  # noqa: ASYNC240 (one system call on a local file)
         with suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), _HEALTH_S)
+            async with asyncio.timeout(_HEALTH_S):
+                await stop.wait()
     if health_file is not None:
         health_file.unlink(missing_ok=True)  # noqa: ASYNC240 (likewise)
 

@@ -77,7 +77,8 @@ class WorkerProcess:
 
     async def died(self) -> None:
         """Wait until it has killed itself."""
-        code = await asyncio.wait_for(asyncio.to_thread(self._process.wait), PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            code = await asyncio.to_thread(self._process.wait)
         assert code == -signal.SIGKILL, self._log.read_text()[-3000:]
 
     async def polls(self, client: Client, queue: str) -> None:
@@ -116,7 +117,8 @@ class WorkerProcess:
 
     async def ended(self) -> int:
         """Wait until it has ended; its exit code."""
-        return await asyncio.wait_for(asyncio.to_thread(self._process.wait), PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            return await asyncio.to_thread(self._process.wait)
 
     async def stop(self) -> int:
         """Ask it to stop, and wait; its exit code."""

@@ -67,7 +67,8 @@ async def said(streams: Streams, what: bytes = REQUEST) -> bytes:
     reader, writer = streams
     writer.write(what)
     await writer.drain()
-    return await asyncio.wait_for(reader.readexactly(len(what)), 5)
+    async with asyncio.timeout(5):
+        return await reader.readexactly(len(what))
 
 
 async def is_reset(streams: Streams) -> bool:
@@ -107,7 +108,8 @@ async def test_swallowed_bytes_leave_the_connection_open_until_it_is_healed(open
     streams[1].write(REQUEST)
     await eventually(lambda: _has(proxy, "swallowed"))
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(streams[0].read(1), 0.1)
+        async with asyncio.timeout(0.1):
+            await streams[0].read(1)
     proxy.heal()
     assert await is_reset(streams)
     assert await said(quiet) == REQUEST

@@ -28,7 +28,8 @@ async def half_sent(address: str, length: int) -> int:
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     head = f"POST {parts.path} HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n\r\n{{"
     writer.write(head.encode())
-    status = await asyncio.wait_for(reader.readline(), PATIENCE_S)
+    async with asyncio.timeout(PATIENCE_S):
+        status = await reader.readline()
     writer.close()
     return int(status.split()[1])
 

@@ -150,7 +150,8 @@ async def test_second_signal_ends_a_worker_at_once(settings: Settings, line: Pro
         worker.send(signal.SIGTERM)
         await worker.logged("worker draining")
         worker.send(signal.SIGTERM)
-        assert await asyncio.wait_for(worker.ended(), LIMIT_S) == 128 + signal.SIGTERM
+        async with asyncio.timeout(LIMIT_S):
+            assert await worker.ended() == 128 + signal.SIGTERM
 
 
 @pytest.mark.failure(3)

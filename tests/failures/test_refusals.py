@@ -106,7 +106,8 @@ async def worker(settings: Settings, *arguments: str, **env: str) -> tuple[int |
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        _, words = await asyncio.wait_for(process.communicate(), 90)
+        async with asyncio.timeout(90):
+            _, words = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()

@@ -42,7 +42,8 @@ async def said(environ: dict[str, str], *arguments: str) -> str:
         sys.executable, *arguments, env=environ, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     try:
-        words, _ = await asyncio.wait_for(process.communicate(), 90)
+        async with asyncio.timeout(90):
+            words, _ = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()

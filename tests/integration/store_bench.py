@@ -43,9 +43,9 @@ class StoreBench:
         self._orders_owner = connect(databases.orders_owner, autocommit=True, row_factory=dict_row)
         self.store = StateStore(state)
         self.orders = Orders(orders)
-        self.intake = Intake(state, ROOMY)
-        self.services = Services(state, BREAKER)
-        self.desk = SubmissionDesk(self.intake, self.orders, registry())
+        self.admission = Intake(state, ROOMY)
+        self.breakers = Services(state, BREAKER)
+        self.desk = SubmissionDesk(self.admission, self.orders, registry())
         self.supervision = Supervision(supervisor)
 
     def owner(self, statement: str, **params: Any) -> list[dict[str, Any]]:
@@ -179,7 +179,7 @@ async def open_store_bench(databases: Databases, *, size: int = 8) -> AsyncItera
         bench = StoreBench(databases, state, orders, supervisor)
         stack.callback(bench.close)
         for found in registry():
-            await bench.intake.publish(found)
+            await bench.admission.publish(found)
         yield bench
 
 

@@ -15,7 +15,7 @@ from temporalio.service import RPCError
 from domain.messages import UndoRequest
 from runtime.dispatcher import Started
 from store.breakers import Services
-from tests.conftest import eventually
+from tests.conftest import PATIENCE_S, eventually
 from tests.integration.store_bench import BREAKER, StoreBench
 from tests.integration.test_half_submitted import dispatcher
 
@@ -129,6 +129,20 @@ def is_due_in(store: StoreBench, task_id: str, seconds: float) -> None:
 
 AT_ONCE_S = 1.0
 """Far less than the hour until the poll, and more than a busy machine needs."""
+
+
+async def test_dispatcher_that_is_woken_as_it_is_cancelled_ends(store: StoreBench, client: Client) -> None:
+    at_rest = dispatcher(store, client, poll_interval=timedelta(hours=1))
+    working = asyncio.create_task(at_rest.run())
+
+    async def sleeps() -> bool:
+        return all(wake._waiters for wake in at_rest._wakes.values())
+
+    await eventually(sleeps)
+    at_rest.wake()
+    working.cancel()
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.gather(working, return_exceptions=True)
 
 
 @pytest.mark.failure(74)

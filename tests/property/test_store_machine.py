@@ -74,7 +74,7 @@ def setting(templates: EmbeddedPostgres) -> Iterator[Setting]:
         bench = await stack.enter_async_context(open_store_bench(databases, size=2))
         supervisor = await stack.enter_async_context(Database(databases.supervisor, name="state store", size=2))
         for definition in DEFINITIONS.values():
-            await bench.intake.publish(definition)
+            await bench.admission.publish(definition)
         return Setting(bench, (Twice(bench.database), Twice(supervisor)), loop)
 
     with Databases(templates) as databases:
