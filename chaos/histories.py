@@ -36,7 +36,8 @@ class Histories:
 async def replay(client: Client, random: Random, most: int) -> Histories:
     """Replay all histories but those of sweeps; so many of them, chosen at random, where there are more."""
     found = Histories()
-    replayer = Replayer(workflows=[Scheduler, CompensationRequest, Supervise], plugins=[new_plugin()])
+    workflows = [Scheduler, CompensationRequest, Supervise]
+    replayer = Replayer(workflows=workflows, plugins=[new_plugin()], debug_mode=True)  # a busy machine is no deadlock
     listed = [w async for w in client.list_workflows(page_size=1000) if w.workflow_type != "Supervise"]
     found.runs = len(listed)
     chosen = listed if len(listed) <= most else random.sample(listed, most)
