@@ -23,6 +23,7 @@ COPY workflows/ workflows/
 COPY supervisor/ supervisor/
 COPY audit/ audit/
 COPY runtime/ runtime/
+COPY operators/ operators/
 COPY cli/ cli/
 COPY devstack/ devstack/
 COPY examples/ examples/

@@ -15,11 +15,11 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.agent import setting_of
-from cli.output import duration
 from definitions import registry
 from domain.faults import Unreachable
 from domain.redaction import redact
 from domain.search_attributes import SEARCH_ATTRIBUTES
+from operators.times import duration
 from runtime.settings import LEAST_SECRET, Settings
 from runtime.temporal import connect
 from store.admission import ALIVE

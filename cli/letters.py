@@ -8,8 +8,9 @@ import typer
 
 from cli.app import Code, Output, run
 from cli.environment import reading, settings
-from cli.output import Format, instant, say, tell, tell_json
+from cli.output import Format, say, tell, tell_json
 from cli.screen import draw, table
+from operators.times import instant
 
 _Number = Annotated[
     int | None, typer.Argument(metavar="NUMBER", min=1, max=2**63 - 1, help="letter to show with its message")

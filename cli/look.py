@@ -13,8 +13,7 @@ from cli.app import Code, Ids, OneId, Output, Timeout, run
 from cli.environment import reading, settings
 from cli.follow import as_asked, follow
 from cli.links import namespace, ui_link
-from cli.outlook import outlook
-from cli.output import Format, compact, instant, say, tell, tell_json
+from cli.output import Format, compact, say, tell, tell_json
 from cli.screen import coloured, draw, table
 from cli.undo_log import undo_json, undo_lists, undo_table
 from domain.faults import NotFound
@@ -22,9 +21,10 @@ from domain.ids import attempt_id
 from domain.messages import Json
 from domain.states import TaskState
 from domain.text import clean
+from operators.explain import explain
+from operators.times import instant
 from runtime.settings import Settings
-from store.admission import ALIVE
-from store.reads import Reads, TaskPage
+from store.reads import TaskPage
 from store.rows import Alert, Compensation, Event, Step, Task
 
 _UNDO = frozenset({TaskState.COMPENSATING, TaskState.COMPENSATION_FAILED})
@@ -74,13 +74,12 @@ async def _list(states: frozenset[TaskState], definition: str | None, undo: bool
 async def _show(task_id: str, output: Format) -> Code:
     found = settings()
     async with reading(found) as reads:
-        page = await reads.page(task_id)
-        then = outlook(page, live_worker=await _has_worker(reads, page.task), sweep_interval=found.sweep_interval)
-    link = _link(found, page.task)
+        known = await explain(reads, task_id, found.sweep_interval)
+    link = _link(found, known.page.task)
     if output is Format.JSON:
-        tell_json(_page_json(page, then, link))
+        tell_json(_page_json(known.page, known.next, link))
     else:
-        _print_page(page, then, link)
+        _print_page(known.page, known.next, link)
     return Code.OK
 
 
@@ -93,13 +92,6 @@ async def _wait(task_ids: Sequence[str], timeout: float, output: Format) -> Code
     if output is Format.JSON:
         tell_json([_brief(t) for t in as_asked(ending.tasks, task_ids)])
     return ending.code
-
-
-async def _has_worker(reads: Reads, task: Task) -> bool:
-    return any(
-        (row.name, row.version) == (task.definition, task.version) and since is not None and since < 3 * ALIVE
-        for row, since in await reads.definitions()
-    )
 
 
 def _link(found: Settings, task: Task) -> str | None:

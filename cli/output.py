@@ -82,19 +82,6 @@ def plain(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in redact(text))
 
 
-def instant(at: datetime | None) -> str:
-    """An instant in UTC, to the millisecond."""
-    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z" if at else ""
-
-
-def duration(span: timedelta) -> str:
-    """A duration, to the second; to the tenth where it is short."""
-    seconds = span.total_seconds()
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    return f"{seconds:.0f} s" if seconds < 120 else str(timedelta(seconds=round(seconds)))
-
-
 def compact(value: Any) -> str:
     """JSON in one line, for a cell."""
     return json.dumps(value, ensure_ascii=False, default=_as_json) if value else ""

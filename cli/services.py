@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -12,14 +10,15 @@ from rich.text import Text
 
 from cli.app import By, Code, Output, run, said
 from cli.environment import reading, requester, settings
-from cli.output import Format, instant, tell, tell_json
+from cli.output import Format, tell, tell_json
 from cli.screen import draw, table
-from domain.faults import NotFound, UsageError
+from domain.faults import UsageError
 from domain.messages import Json
 from domain.text import clean
+from operators.services import KnownServices, force, has_moved, look_up, next_probe, state_of
+from operators.times import instant
 from runtime.wiring import breaker_terms, open_state_store
 from store.breakers import Forced, Services
-from store.reads import Reads
 from store.rows import ServiceEvent, ServiceRow
 
 _STYLES = {"open": "bold red", "closed": "green"}
@@ -52,48 +51,21 @@ def services(
     return run(_force(clean(name), wanted[0], requester(by), said("--reason", reason), output))
 
 
-def state_of(service: ServiceRow) -> str:
-    """`open` or `closed`, as it holds for tasks: a person's word before the breaker's own judgement."""
-    return service.forced or service.state
-
-
-@dataclass(frozen=True)
-class _Known:
-    """All services, or the one that was named with what last moved its breaker; and the time now."""
-
-    rows: Sequence[ServiceRow]
-    moves: Sequence[ServiceEvent] | None
-    now: datetime
-
-
 async def _show(name: str | None, output: Format) -> Code:
     async with reading(settings()) as reads:
-        _tell(await _known(reads, name), output)
+        _tell(await look_up(reads, name), output)
     return Code.OK
 
 
 async def _force(name: str, forced: Forced | None, requester: str, reason: str, output: Format) -> Code:
     found = settings()
     async with open_state_store(found, size=2) as store, reading(found) as reads:
-        await _known(reads, name)
         breakers = Services(store.database, breaker_terms(found))
-        await breakers.force(name, forced, requester=requester, reason=reason)
-        _tell(await _known(reads, name), output)
+        _tell(await force(breakers, reads, name, forced, requester=requester, reason=reason), output)
     return Code.OK
 
 
-async def _known(reads: Reads, name: str | None) -> _Known:
-    rows, now = await reads.services()
-    if name is None:
-        return _Known(rows, None, now)
-    found = [r for r in rows if r.name == name]
-    if not found:
-        there_are = ", ".join(r.name for r in rows) or "none yet: a worker that starts puts its definitions on record"
-        raise NotFound(f"no definition needs a service {name!r} (there are: {there_are})")
-    return _Known(found, await reads.breaker_moves(name), now)
-
-
-def _tell(known: _Known, output: Format) -> None:
+def _tell(known: KnownServices, output: Format) -> None:
     if output is Format.JSON:
         moves = {} if known.moves is None else {"moves": [m.model_dump() for m in known.moves]}
         tell_json([_json(r, known.now) | moves for r in known.rows])
@@ -112,7 +84,7 @@ def _move(event: ServiceEvent) -> list[str | Text]:
 
 def _json(row: ServiceRow, now: datetime) -> Json:
     found: dict[str, Any] = row.model_dump()
-    return found | {"holds": state_of(row), "since": row.since if _is_moved(row) else None, "now": now}
+    return found | {"holds": state_of(row), "since": row.since if has_moved(row) else None, "now": now}
 
 
 def _row(row: ServiceRow, now: datetime) -> list[str | Text]:
@@ -120,21 +92,10 @@ def _row(row: ServiceRow, now: datetime) -> list[str | Text]:
     return [
         row.name,
         Text(state, style=_STYLES[state]),
-        instant(row.since) if _is_moved(row) else "",
+        instant(row.since) if has_moved(row) else "",
         str(row.failures),
         row.cause or "" if row.failures else "",
         next_probe(row, now) if row.state == "open" and row.forced is None else "",
         row.probe_task or "",
         f"{row.forced or 'auto'} by {row.forced_by}: {row.forced_reason}" if row.forced_by else "",
     ]
-
-
-def next_probe(row: ServiceRow, now: datetime) -> str:
-    """When an open breaker lets the next task through."""
-    if row.probe_until is not None and row.probe_until > now:
-        return f"by {instant(row.probe_until)}, when the present one must have answered"
-    return f"at {instant(row.retry_at)}" if row.retry_at and row.retry_at > now else "with the next task that needs it"
-
-
-def _is_moved(row: ServiceRow) -> bool:
-    return row.state == "open" or row.forced_by is not None

@@ -7,20 +7,14 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from cli.output import compact, instant
+from cli.output import compact
 from cli.screen import coloured, table
 from domain.messages import Json
 from domain.states import UndoState
+from operators.times import instant
+from operators.undo_log import OUTCOMES, by_whom
 from store.rows import Compensation, Task
 
-WORDS = {
-    UndoState.LOGGED: "not tried",
-    UndoState.UNDOING: "being undone",
-    UndoState.UNDONE: "undone",
-    UndoState.FAILED: "failed",
-    UndoState.SKIPPED: "skipped",
-    UndoState.CLOSED_BY_HAND: "closed by hand",
-}
 _STYLES = {
     UndoState.UNDOING: "magenta",
     UndoState.UNDONE: "yellow",
@@ -49,28 +43,11 @@ def undo_lists(tasks: Sequence[Task], entries: Sequence[Compensation]) -> Table:
 
 def undo_json(log: Sequence[Compensation]) -> list[Json]:
     """The log of one task for programs, last begun first."""
-    return [e.model_dump(exclude={"task_id"}) | {"outcome": WORDS[e.state]} for e in reversed(log)]
-
-
-def left_to_undo(log: Sequence[Compensation]) -> list[str]:
-    """Steps whose undo is still to be worked, in the order in which it will be."""
-    return [e.step for e in reversed(log) if e.state.is_open]
-
-
-def skipped(log: Sequence[Compensation]) -> list[str]:
-    """Steps that a person has left undone on purpose, last begun first."""
-    return [e.step for e in reversed(log) if e.state is UndoState.SKIPPED]
-
-
-def by_whom(entry: Compensation) -> str:
-    """Who skipped or closed the entry, why, and on what evidence."""
-    note = entry.note or {}
-    evidence = f"; evidence: {note['evidence']}" if "evidence" in note else ""
-    return f"by {note.get('by')}: {note.get('reason')}{evidence}"
+    return [e.model_dump(exclude={"task_id"}) | {"outcome": OUTCOMES[e.state]} for e in reversed(log)]
 
 
 def _row(entry: Compensation) -> list[str | Text]:
-    outcome = Text(WORDS[entry.state], style=_STYLES.get(entry.state, ""))
+    outcome = Text(OUTCOMES[entry.state], style=_STYLES.get(entry.state, ""))
     return [str(entry.seq), entry.step, entry.action, outcome, instant(entry.undone_at), _note(entry)]
 
 

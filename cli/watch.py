@@ -16,10 +16,11 @@ from cli.app import Code, Output, checked_ids, run
 from cli.environment import reading, settings
 from cli.follow import as_asked
 from cli.look import event_row
-from cli.output import Format, instant, tell, tell_json
+from cli.output import Format, tell, tell_json
 from cli.screen import coloured, out, table
 from domain.faults import NotFound
 from domain.states import StepState
+from operators.times import instant
 from store.reads import Reads
 from store.rows import Event, Step, Task
 

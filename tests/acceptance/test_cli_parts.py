@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cli.amend import amended
 from cli.app import Code, gravest, said
 from cli.messages import read_messages
 from definitions.order import ORDER
 from domain.faults import UsageError
+from operators.amend import amended
 from store.connection import place_of
 
 

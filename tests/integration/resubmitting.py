@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cli.resubmit import Plan, Resubmission, carry_out, prepare
 from definitions import registry
+from operators.resubmit import Plan, Resubmission, carry_out, prepare
 from runtime.wiring import Stores
 from store.orders import Orders
 from store.reads import Reads

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from cli.resubmit import Plan, Resubmission
 from domain.faults import Conflict
+from operators.resubmit import Plan, Resubmission
 from store.orders import Amendment, Orders
 from store.reads import Reads
 from tests.conftest import eventually

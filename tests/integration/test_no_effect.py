@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from cli.resubmit import Resubmission
 from domain.faults import KEY_FORGOTTEN, Conflict, NotFound
+from operators.resubmit import Resubmission
 from tests.conftest import ORDER
 from tests.integration.resubmitting import People, corrections, line1, resubmit
 from tests.integration.situations import REFUSED, in_error, recovered

@@ -7,10 +7,10 @@ from datetime import timedelta
 import pytest
 from psycopg.types.json import Jsonb
 
-from cli.outlook import outlook
-from cli.repair import Repair, make
 from domain.faults import KEY_FORGOTTEN
 from domain.states import UndoState
+from operators.explain import what_happens_next
+from operators.repair import Repair, carry_out
 from store.reads import Reads
 from tests.integration.situations import asked, refund_refused
 from tests.integration.store_bench import StoreBench, undo
@@ -18,7 +18,7 @@ from tests.integration.store_bench import StoreBench, undo
 
 async def next_of(reads: Reads, task_id: str) -> str:
     """The sentence that `show` has on what happens next."""
-    return outlook(await reads.page(task_id), live_worker=True, sweep_interval=timedelta(seconds=10))
+    return what_happens_next(await reads.page(task_id), has_live_worker=True, sweep_interval=timedelta(seconds=10))
 
 
 @pytest.mark.demand("F9", "F10", "G5")
@@ -31,7 +31,9 @@ async def test_outlook_of_a_failed_undo_names_the_entry_and_every_way_on(
     assert f"starter.py compensate {task_id}" in then
     assert f"starter.py repair {task_id} charge --done-by-hand" in then
     for step in ("charge", "stock"):
-        await make(store.store, reads, Repair(task_id, step, UndoState.SKIPPED, "cli:anna", "it is paid back", None))
+        await carry_out(
+            store.store, reads, Repair(task_id, step, UndoState.SKIPPED, "cli:anna", "it is paid back", None)
+        )
     then = await next_of(reads, task_id)
     assert "step charge, stock was skipped" in then
     assert f"starter.py repair {task_id} charge --done-by-hand" in then

@@ -10,11 +10,11 @@ from datetime import timedelta
 
 import pytest
 
-from cli.output import instant
-from cli.repair import Repair, make
 from domain.faults import Conflict, NotFound
 from domain.messages import End
 from domain.states import TaskState, UndoState
+from operators.repair import Repair, carry_out
+from operators.times import instant
 from store.reads import Reads
 from store.state_store import Hold
 from tests.integration.situations import REFUSED, asked, in_error, refund_refused, undoing
@@ -128,13 +128,13 @@ async def test_undo_is_repaired_only_while_unfinished_and_not_held(
     await state(store, task_id)
     before = store.contents(task_id)
     if allowed:
-        assert await make(store.store, reads, said(task_id, "stock", target)) == "accepted"
+        assert await carry_out(store.store, reads, said(task_id, "stock", target)) == "accepted"
         assert store.row(task_id)["state"] == "Compensating"
         store.is_consistent(task_id)
         return
     assert not await forced_on(store, said(task_id, "stock", target))
     with pytest.raises(Conflict, match=message):
-        await make(store.store, reads, said(task_id, "stock", target))
+        await carry_out(store.store, reads, said(task_id, "stock", target))
     assert store.contents(task_id) == before
 
 
@@ -152,15 +152,15 @@ async def test_open_entry_is_repaired_and_a_skipped_one_may_be_closed(
     )
     before = store.contents(task_id)
     if found in OPEN or (found, target) == (SKIPPED, CLOSED):
-        assert await make(store.store, reads, said(task_id, "charge", target)) == "accepted"
+        assert await carry_out(store.store, reads, said(task_id, "charge", target)) == "accepted"
         assert (2, "charge", target.value) in store.log(task_id)
         return
     assert not await forced_on(store, said(task_id, "charge", target))
     if found is target:
-        assert await make(store.store, reads, said(task_id, "charge", target)) == "already"
+        assert await carry_out(store.store, reads, said(task_id, "charge", target)) == "already"
     else:
         with pytest.raises(Conflict, match=r"step charge of task .* (is undone since|was closed by hand)"):
-            await make(store.store, reads, said(task_id, "charge", target))
+            await carry_out(store.store, reads, said(task_id, "charge", target))
     assert store.contents(task_id) == before
 
 
@@ -178,7 +178,7 @@ async def test_repair_of_what_is_not_there_names_what_there_is(
 ) -> None:
     await refund_refused(store, task_id)
     with pytest.raises(NotFound, match=message):
-        await make(store.store, reads, said(task_id + task, step, SKIPPED))
+        await carry_out(store.store, reads, said(task_id + task, step, SKIPPED))
 
 
 @pytest.mark.demand("F7", "F10")
@@ -191,12 +191,12 @@ async def test_step_whose_call_may_be_on_its_way_is_not_closed_by_hand(
     repair = said(task_id, "charge", CLOSED)
     assert not await forced_on(store, repair)
     with pytest.raises(Conflict, match=r"a call of step charge of task .* may be on its way until 20"):
-        await make(store.store, reads, repair)
-    assert await make(store.store, reads, said(task_id, "charge", SKIPPED)) == "accepted"
+        await carry_out(store.store, reads, repair)
+    assert await carry_out(store.store, reads, said(task_id, "charge", SKIPPED)) == "accepted"
     store.owner(
         "UPDATE step SET complete_by = clock_timestamp() - interval '2 seconds' WHERE task_id = %(id)s", id=task_id
     )
-    assert await make(store.store, reads, repair) == "accepted"
+    assert await carry_out(store.store, reads, repair) == "accepted"
 
 
 @pytest.mark.demand("F7", "F10")
@@ -213,7 +213,7 @@ async def test_undo_repair_and_outlook_keep_the_same_late_call_margin(
         over = store.step(task_id, "charge")["complete_by"] + timedelta(hours=1)
         assert store.row(task_id)["not_before"] == over
         with pytest.raises(Conflict, match=re.escape(f"may be on its way until {instant(over)}")):
-            await make(store.store, reads, said(task_id, "charge", CLOSED))
+            await carry_out(store.store, reads, said(task_id, "charge", CLOSED))
 
 
 # --- what follows ---------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ async def test_skipped_entry_is_named_and_the_rest_is_undone_in_order(
     store: StoreBench, reads: Reads, task_id: str
 ) -> None:
     await refund_refused(store, task_id)
-    assert await make(store.store, reads, said(task_id, "charge", SKIPPED)) == "accepted"
+    assert await carry_out(store.store, reads, said(task_id, "charge", SKIPPED)) == "accepted"
     assert await undo_the_rest(store, task_id, "stock") is End.UNDO_FAILED
     assert store.row(task_id)["state"] == "CompensationFailed"
     assert store.row(task_id)["error"] == {"message": "left undone on purpose: charge"}
@@ -239,7 +239,7 @@ async def test_failed_entry_closed_by_hand_lets_the_rest_be_undone(
     store: StoreBench, reads: Reads, task_id: str
 ) -> None:
     await refund_refused(store, task_id)
-    assert await make(store.store, reads, said(task_id, "charge", CLOSED)) == "accepted"
+    assert await carry_out(store.store, reads, said(task_id, "charge", CLOSED)) == "accepted"
     assert store.step(task_id, "charge")["state"] == "Undone"
     assert await undo_the_rest(store, task_id, "stock") is End.COMPENSATED
     assert store.log(task_id) == [(1, "stock", "Undone"), (2, "charge", "ClosedByHand"), (3, "ship", "Undone")]
@@ -255,9 +255,9 @@ async def test_undo_that_is_worked_off_by_hand_ends_without_any_worker(
     store: StoreBench, reads: Reads, task_id: str, last: UndoState, state: TaskState, kind: str
 ) -> None:
     await refund_refused(store, task_id)
-    assert await make(store.store, reads, said(task_id, "charge", CLOSED)) == "accepted"
+    assert await carry_out(store.store, reads, said(task_id, "charge", CLOSED)) == "accepted"
     assert store.row(task_id)["state"] == "Compensating"
-    assert await make(store.store, reads, said(task_id, "stock", last)) == "accepted"
+    assert await carry_out(store.store, reads, said(task_id, "stock", last)) == "accepted"
     assert store.row(task_id)["state"] == state
     assert store.kinds(task_id)[-4:] == ["undo_repaired", "undo_repaired", "claimed", kind]
     store.is_consistent(task_id)
@@ -268,10 +268,10 @@ async def test_repair_that_died_before_the_end_is_finished_by_asking_again(
     store: StoreBench, reads: Reads, task_id: str
 ) -> None:
     await refund_refused(store, task_id)
-    assert await make(store.store, reads, said(task_id, "charge", CLOSED)) == "accepted"
+    assert await carry_out(store.store, reads, said(task_id, "charge", CLOSED)) == "accepted"
     assert await forced_on(store, said(task_id, "stock", CLOSED))
     assert store.row(task_id)["state"] == "Compensating"
-    assert await make(store.store, reads, said(task_id, "stock", CLOSED)) == "already"
+    assert await carry_out(store.store, reads, said(task_id, "stock", CLOSED)) == "already"
     assert store.row(task_id)["state"] == "Compensated"
 
 
@@ -280,9 +280,9 @@ async def test_new_request_for_undo_opens_skipped_entries_not_closed_ones(
     store: StoreBench, reads: Reads, task_id: str
 ) -> None:
     await refund_refused(store, task_id)
-    await make(store.store, reads, said(task_id, "stock", SKIPPED))
+    await carry_out(store.store, reads, said(task_id, "stock", SKIPPED))
     await store.store.undo_fail(await begun_undo(store, task_id, "charge"), "charge", REFUSED)
-    await make(store.store, reads, said(task_id, "charge", CLOSED))
+    await carry_out(store.store, reads, said(task_id, "charge", CLOSED))
     assert store.row(task_id)["state"] == "CompensationFailed"
     await store.store.request_undo(asked(task_id))
     assert await undo_the_rest(store, task_id, "stock") is End.COMPENSATED
@@ -302,7 +302,7 @@ async def test_remaining_entries_get_a_new_key_after_a_repair(store: StoreBench,
     """The charge, whose refund was refused, is tried again; where nothing has failed since, the keys stay."""
     await refund_refused(store, task_id)
     for step, target in (("stock", SKIPPED), ("charge", CLOSED)):
-        assert await make(store.store, reads, said(task_id, step, target)) == "accepted"
+        assert await carry_out(store.store, reads, said(task_id, step, target)) == "accepted"
         log = {e.step: e.generation for e in (await reads.page(task_id)).undo_log}
         assert log == {"stock": 0, "charge": 1, "ship": 0}
 
@@ -318,7 +318,7 @@ async def test_repair_of_another_entry_does_not_cut_a_quarantine_short(
     report = await store.store.undo_advance(hold, done="charge", calls=1, begin=undo("stock"))
     assert report.end is End.RELEASED
     due = store.row(task_id)["not_before"]
-    assert await make(store.store, reads, said(task_id, "stock", CLOSED)) == "accepted"
+    assert await carry_out(store.store, reads, said(task_id, "stock", CLOSED)) == "accepted"
     assert store.row(task_id)["not_before"] == due
 
 
@@ -344,7 +344,7 @@ async def test_asking_again_for_undo_cuts_no_quarantine_short(store: StoreBench,
 @pytest.mark.demand("F10", "G4")
 async def test_repair_is_on_record_with_who_why_and_the_evidence(store: StoreBench, reads: Reads, task_id: str) -> None:
     await refund_refused(store, task_id)
-    await make(store.store, reads, said(task_id, "charge", CLOSED))
+    await carry_out(store.store, reads, said(task_id, "charge", CLOSED))
     (event,) = store.owner("SELECT * FROM event WHERE task_id = %(id)s AND kind = 'undo_repaired'", id=task_id)
     assert (event["actor"], event["state_from"], event["state_to"]) == (
         "cli:anna",
@@ -363,7 +363,10 @@ async def test_of_two_repairs_at_once_one_is_made_and_the_other_told(store: Stor
         task_id = f"t-{n}"
         await refund_refused(store, task_id)
         both = [said(task_id, "charge", SKIPPED, by) for by in ("cli:anna", "cli:ben")]
-        assert sorted(await asyncio.gather(*(make(store.store, reads, r) for r in both))) == ["accepted", "already"]
+        assert sorted(await asyncio.gather(*(carry_out(store.store, reads, r) for r in both))) == [
+            "accepted",
+            "already",
+        ]
         entry = next(e for e in (await reads.page(task_id)).undo_log if e.step == "charge")
         (event,) = store.owner("SELECT actor FROM event WHERE task_id = %(id)s AND kind = 'undo_repaired'", id=task_id)
         assert (entry.note or {})["by"] == event["actor"]
@@ -376,7 +379,7 @@ async def test_repair_and_claim_at_once_leave_the_entry_to_one_of_them(store: St
         task_id = f"t-{n}"
         await asked_for(store, task_id)
         claim, verdict = await asyncio.gather(
-            store.claim(task_id), make(store.store, reads, said(task_id, "ship", SKIPPED)), return_exceptions=True
+            store.claim(task_id), carry_out(store.store, reads, said(task_id, "ship", SKIPPED)), return_exceptions=True
         )
         assert isinstance(claim, Hold | ValueError)
         assert verdict == "accepted" or isinstance(verdict, Conflict)
@@ -388,7 +391,7 @@ async def test_repair_and_claim_at_once_leave_the_entry_to_one_of_them(store: St
 async def test_same_repair_asked_for_again_changes_nothing(store: StoreBench, reads: Reads, task_id: str) -> None:
     await refund_refused(store, task_id)
     repair = said(task_id, "charge", CLOSED)
-    assert await make(store.store, reads, repair) == "accepted"
+    assert await carry_out(store.store, reads, repair) == "accepted"
     before = store.contents(task_id)
-    assert await make(store.store, reads, repair) == "already"
+    assert await carry_out(store.store, reads, repair) == "already"
     assert store.contents(task_id) == before

@@ -12,10 +12,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from cli.outlook import outlook
 from devstack.servers.postgres import EmbeddedPostgres
 from domain.messages import UndoRequest
 from domain.states import TaskState
+from operators.explain import what_happens_next
 from store.database import Database
 from store.reads import Reads
 from store.supervision import Supervision
@@ -609,7 +609,7 @@ async def test_undo_that_does_not_finish_is_one_alert_and_shown_as_stalled(
     assert [a["task_id"] for a in found] == [task_id]
     assert re.fullmatch(r"its undo was asked for 6\d\d s ago; not undone yet: charge, stock", found[0]["message"])
     pages = [await reads.page(i) for i in (task_id, f"{task_id}-in-time")]
-    said = [outlook(p, live_worker=True, sweep_interval=timedelta(seconds=10)) for p in pages]
+    said = [what_happens_next(p, has_live_worker=True, sweep_interval=timedelta(seconds=10)) for p in pages]
     assert ["stalled" in s for s in said] == [True, False]
 
 

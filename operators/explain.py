@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import assert_never
 
-from cli.output import duration, instant
-from cli.services import next_probe
-from cli.undo_log import left_to_undo, skipped
 from domain.faults import KEY_FORGOTTEN
-from domain.states import EventKind, StepState, TaskState
-from store.reads import TaskPage
-from store.rows import ServiceRow, Step
+from domain.states import EventKind, TaskState
+from operators.calls import has_unknown_outcome, is_past_pivot
+from operators.services import next_probe
+from operators.times import duration, instant
+from operators.undo_log import left_to_undo, skipped
+from store.admission import ALIVE
+from store.reads import Reads, TaskPage
+from store.rows import ServiceRow, Task
 
 
-def outlook(page: TaskPage, *, live_worker: bool, sweep_interval: timedelta) -> str:
-    """The sentence. `live_worker`: whether a worker that has the task's definition has shown itself lately."""
+@dataclass(frozen=True)
+class Explanation:
+    """All that is on record about a task, and what happens next to it, in a sentence."""
+
+    page: TaskPage
+    next: str
+
+
+async def explain(reads: Reads, task_id: str, sweep_interval: timedelta) -> Explanation:
+    """Look a task up, and say what happens next to it.
+
+    Raises:
+        NotFound: There is no such task.
+    """
+    page = await reads.page(task_id)
+    return Explanation(
+        page,
+        what_happens_next(page, has_live_worker=await _has_worker(reads, page.task), sweep_interval=sweep_interval),
+    )
+
+
+def what_happens_next(page: TaskPage, *, has_live_worker: bool, sweep_interval: timedelta) -> str:
+    """The sentence. `has_live_worker`: whether a worker that has the task's definition has shown itself lately."""
     task = page.task
     ask = f"python starter.py compensate {task.task_id} --reason TEXT"
     past_pivot = is_past_pivot(page.steps)
@@ -24,9 +47,9 @@ def outlook(page: TaskPage, *, live_worker: bool, sweep_interval: timedelta) -> 
         case TaskState.PENDING if not task.confirmed:
             text = "its submission is not finished: the next delivery finishes it, or the housekeeper looks after it"
         case TaskState.PENDING:
-            text = _unheld(page, "claimable", live_worker)
+            text = _unheld(page, "claimable", has_live_worker)
         case TaskState.COMPENSATING if task.locked_by is None:
-            text = _stalled(page) + _unheld(page, "its undo is claimable", live_worker)
+            text = _stalled(page) + _unheld(page, "its undo is claimable", has_live_worker)
         case TaskState.PROCESSING | TaskState.COMPENSATING:
             text = _stalled(page) + _held(page, sweep_interval)
         case TaskState.PROCESSED:
@@ -42,20 +65,11 @@ def outlook(page: TaskPage, *, live_worker: bool, sweep_interval: timedelta) -> 
     return text
 
 
-def is_past_pivot(steps: Sequence[Step]) -> bool:
-    """Whether the task can only go forward."""
+async def _has_worker(reads: Reads, task: Task) -> bool:
     return any(
-        s.pivot
-        and (s.state in (StepState.RUNNING, StepState.COMPLETED) or (s.state is StepState.FAILED and s.outcome_unknown))
-        for s in steps
+        (row.name, row.version) == (task.definition, task.version) and since is not None and since < 3 * ALIVE
+        for row, since in await reads.definitions()
     )
-
-
-def has_unknown_outcome(step: Step) -> bool:
-    """Whether a call of a step that is not done may have had its effect, and nobody knows."""
-    if step.state is StepState.RUNNING:
-        return step.outcome_unknown or step.reserved > 0
-    return step.state is StepState.FAILED and step.outcome_unknown
 
 
 def _ways_on(page: TaskPage, undo: str) -> str:
@@ -76,10 +90,10 @@ def _stalled(page: TaskPage) -> str:
     return "its undo has stalled; " if found else ""
 
 
-def _unheld(page: TaskPage, what: str, live_worker: bool) -> str:
+def _unheld(page: TaskPage, what: str, has_live_worker: bool) -> str:
     task, wait = page.task, page.task.not_before - page.now
     when = f"at {instant(task.not_before)} (in {duration(wait)})" if wait > timedelta(0) else "now"
-    who = "by the next worker with a free slot" if live_worker else "but no live worker has its definition"
+    who = "by the next worker with a free slot" if has_live_worker else "but no live worker has its definition"
     if page.blocked_by is not None:
         return _blocked(page.blocked_by, page)
     return f"{what} {when}, {who}{_why_later(page) if wait > timedelta(0) else ''}"
