@@ -9,8 +9,9 @@ from time import monotonic
 
 from cli.output import say
 from domain.faults import Unreachable
-from runtime.dispatcher import Dispatcher, Started
+from runtime.dispatcher import Dispatcher
 from runtime.settings import Settings
+from runtime.starts import Started
 from runtime.temporal import connect
 from runtime.wiring import Stores, process_name
 from store.reads import Reads

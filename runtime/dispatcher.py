@@ -12,23 +12,17 @@ import asyncio
 import random
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
 
 import psycopg
 import structlog
 from temporalio.client import Client
-from temporalio.common import SearchAttributePair, TypedSearchAttributes, WorkflowIDReusePolicy
-from temporalio.exceptions import WorkflowAlreadyStartedError
-from temporalio.service import RPCError, RPCStatusCode
 
-from domain.definition import Definition, Registry
+from domain.definition import Registry
 from domain.faults import Unreachable
-from domain.messages import RunInput
 from domain.states import CLAIMABLE, TaskState
-from runtime.search_attributes import ATTEMPT_KEY, DEFINITION_KEY, SUBMITTER_KEY, TASK_ID_KEY
-from runtime.temporal import queue_of
+from runtime.starts import AT_ONCE, PAUSE, RunStarter, Started
 from store.admission import Intake
 from store.breakers import Services
 from store.connection import connect_async, is_of_rows
@@ -37,45 +31,7 @@ from store.state_store import CHANNEL, Claim, StateStore
 
 log = structlog.get_logger(__name__)
 
-NONCE = "claim"
-"""Memo of a run: the nonce of the claim that started it."""
-
-_ANSWER = timedelta(seconds=5)
-_PAUSE = timedelta(seconds=1)
-_AT_ONCE = timedelta(0)
 _LONGEST_PAUSE_S = 30.0
-_BROOM = timedelta(days=7)
-
-_OUT_OF_REACH = (
-    RPCStatusCode.UNAVAILABLE,
-    RPCStatusCode.DEADLINE_EXCEEDED,
-    RPCStatusCode.CANCELLED,
-    RPCStatusCode.UNKNOWN,
-)
-"""No answer: it says nothing of the task. Any other status is a refusal."""
-
-_TO_ALL_ALIKE = (
-    RPCStatusCode.NOT_FOUND,
-    RPCStatusCode.PERMISSION_DENIED,
-    RPCStatusCode.UNAUTHENTICATED,
-    RPCStatusCode.UNIMPLEMENTED,
-    RPCStatusCode.RESOURCE_EXHAUSTED,
-)
-"""Refusals that a person mends for every task at once: no such namespace, no permission, a limit of the server."""
-
-_TOO_LARGE = "larger than max"
-_MOST_REFUSALS = 10
-_MOST_TO_ALL_ALIKE = 300
-"""Refused starts in a row that end a task: after some 8 minutes, or a day where it may not be the task's own fault."""
-
-
-@dataclass(frozen=True)
-class Started:
-    """A run that was started."""
-
-    task_id: str
-    workflow_id: str
-    run_id: str | None
 
 
 class Dispatcher:
@@ -99,10 +55,10 @@ class Dispatcher:
         eager: bool = True,
         draining: asyncio.Event | None = None,
     ) -> None:
-        self._client, self._store, self._orders = client, store, orders
-        self._intake, self._services = intake, services
-        self._worker, self._slots, self._poll, self._eager = worker, slots, poll_interval, eager
-        self._timeouts = {(d.name, d.version): execution_timeout(d) for d in registry}
+        self._store, self._orders, self._services = store, orders, services
+        self._worker, self._slots, self._poll = worker, slots, poll_interval
+        self._definitions = [(d.name, d.version) for d in registry]
+        self._starter = RunStarter(client, store, intake, registry, eager=eager)
         self._draining = draining or asyncio.Event()
         self._wakes = {state: asyncio.Event() for state in CLAIMABLE}
         self._claiming = asyncio.Lock()
@@ -129,7 +85,7 @@ class Dispatcher:
         Raises:
             Unreachable: A store or Temporal is; what could not be started for that is given back.
         """
-        if await self._services.lease(list(self._timeouts)):
+        if await self._services.lease(self._definitions):
             self.wake()  # it may have been chosen from what others claim here
         return await self._round(None, states)
 
@@ -144,7 +100,7 @@ class Dispatcher:
             wake.clear()
             try:
                 asked_at = monotonic()
-                due_in = await self._store.next_due(list(self._timeouts), [state])  # before the claim: none is missed
+                due_in = await self._store.next_due(self._definitions, [state])  # before the claim: none is missed
                 started = await self.run_once([state])
             except Exception as error:
                 if isinstance(error, Unreachable):
@@ -160,7 +116,7 @@ class Dispatcher:
 
     async def _round(self, task_ids: Sequence[str] | None, states: Sequence[TaskState]) -> list[Started]:
         async with self._claiming:  # two claims at once would each fill the same free slots
-            claims = await self._store.claim(self._worker, list(self._timeouts), self._slots, task_ids, states=states)
+            claims = await self._store.claim(self._worker, self._definitions, self._slots, task_ids, states=states)
         forward = [c.task.task_id for c in claims if c.task.state is TaskState.PROCESSING]
         loading = asyncio.ensure_future(self._load(forward))
         taken_up = [self._take_up(claim, loading) for claim in claims]
@@ -182,84 +138,20 @@ class Dispatcher:
     async def _take_up(self, claim: Claim, loading: asyncio.Future[dict[str, Record]]) -> Started | None:
         """Start what was claimed, if this worker still starts anything and the business record is the task's own."""
         if self._draining.is_set():
-            await self._store.not_started(claim, "the worker is shutting down", pause=_AT_ONCE)
+            await self._store.not_started(claim, "the worker is shutting down", pause=AT_ONCE)
             return None
         if claim.task.state is TaskState.COMPENSATING:
-            return await self._start(claim, claim.task.as_run({}))  # an undo needs nothing but its log
+            return await self._starter.start(claim, claim.task.as_run({}))  # an undo needs nothing but its log
         try:
             found = (await loading).get(claim.task.task_id)
         except Unreachable as error:
-            await self._store.not_started(claim, str(error), pause=_PAUSE)
+            await self._store.not_started(claim, str(error), pause=PAUSE)
             raise
         if found is None or found.record is None or found.digest != claim.task.record_digest:
             alert = _missing(claim.task.task_id)
-            await self._at_fault(claim, "record_missing", "its business record is not there", alert=alert)
+            await self._starter.at_fault(claim, "record_missing", "its business record is not there", alert=alert)
             return None
-        return await self._start(claim, claim.task.as_run(found.record))
-
-    async def _start(self, claim: Claim, run: RunInput) -> Started | None:
-        """Start a run; if it can't be told whether it started, the row is released unless the run has bound itself."""
-        try:
-            handle = await self._client.start_workflow(
-                run.definition,
-                run,
-                id=claim.locked_by,
-                task_queue=queue_of(run.definition, run.version),
-                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-                execution_timeout=self._timeouts[(run.definition, run.version)],
-                request_eager_start=self._eager,
-                static_summary=f"{'undo of ' if run.undo else ''}{run.definition} {run.task_id}, attempt {run.epoch}",
-                search_attributes=_search_attributes(claim),
-                memo={NONCE: run.nonce},
-                rpc_timeout=_ANSWER,
-            )
-        except WorkflowAlreadyStartedError:
-            return await self._started_before(claim)
-        except RPCError as error:
-            if error.status in _OUT_OF_REACH:
-                raise await self._no_answer(claim, error) from error
-            await self._refused(claim, error.message, _most(error))
-            return None
-        except Exception as error:  # what can't be written, or is too large to be sent: this task's own fault
-            await self._refused(claim, repr(error), _MOST_REFUSALS)
-            return None
-        return Started(run.task_id, claim.locked_by, handle.result_run_id)
-
-    async def _started_before(self, claim: Claim) -> Started | None:
-        """There is a run of that id. It is this claim's own only if it knows the claim's nonce; no other is adopted."""
-        try:
-            run = await self._client.get_workflow_handle(claim.locked_by).describe(rpc_timeout=_ANSWER)
-        except RPCError as error:
-            raise await self._no_answer(claim, error) from error
-        if await run.memo_value(NONCE, None) == claim.task.claim_nonce:
-            return Started(claim.task.task_id, claim.locked_by, run.run_id)
-        cause = f"run {run.run_id} of {claim.locked_by} was started by somebody else: it is not believed"
-        await self._at_fault(claim, "foreign_run", cause, pause=_AT_ONCE)
-        return None
-
-    async def _no_answer(self, claim: Claim, error: RPCError) -> Unreachable:
-        cause = f"Temporal did not start the run: {error.message}"
-        await self._store.not_started(claim, cause, pause=_PAUSE)
-        return Unreachable(cause)
-
-    async def _refused(self, claim: Claim, reason: str, most: int) -> None:
-        cause = f"Temporal refuses to start the run: {reason}"
-        await self._at_fault(claim, "start_refused", cause, most=most)
-
-    async def _at_fault(
-        self,
-        claim: Claim,
-        fault: str,
-        cause: str,
-        *,
-        alert: str = "",
-        pause: timedelta = _PAUSE,
-        most: int | None = None,
-    ) -> None:
-        """A fault of this very task: it waits longer and longer, a person is told, and number `most` ends it."""
-        log.error(cause, task_id=claim.task.task_id, attempt=claim.locked_by)
-        await self._store.not_started(claim, cause, fault=fault, pause=pause, most=most)
-        await self._intake.alert_once(fault, claim.task.task_id, alert or cause)
+        return await self._starter.start(claim, claim.task.as_run(found.record))
 
     async def _back_off(self, failures: int) -> None:
         """After rounds that failed: pause longer and longer, whoever wakes us."""
@@ -292,34 +184,10 @@ class Dispatcher:
             await asyncio.sleep(1)
 
 
-def _most(error: RPCError) -> int:
-    """How many such refusals in a row end a task."""
-    to_all_alike = error.status in _TO_ALL_ALIKE and _TOO_LARGE not in error.message
-    return _MOST_TO_ALL_ALIKE if to_all_alike else _MOST_REFUSALS
-
-
 def _missing(task_id: str) -> str:
     """What a person is told of a task whose business record is lost."""
     return (
         f"task {task_id} was accepted with a business record, and the orders database has none of its own for it: put"
         f" the record back, and it goes on; or `python starter.py compensate {task_id} --reason TEXT` undoes it, unless"
         " it is past its pivot. Others may lack theirs: `python starter.py audit` names those that have begun"
-    )
-
-
-def execution_timeout(definition: Definition) -> timedelta:
-    """When Temporal sweeps up a run that nobody ended: days after its task's own deadlines, which are the store's."""
-    allowances = sum((s.within for s in definition.steps), timedelta(0))
-    return 2 * allowances + _BROOM
-
-
-def _search_attributes(claim: Claim) -> TypedSearchAttributes:
-    task = claim.task
-    return TypedSearchAttributes(
-        [
-            SearchAttributePair(TASK_ID_KEY, task.task_id),
-            SearchAttributePair(DEFINITION_KEY, task.definition),
-            SearchAttributePair(SUBMITTER_KEY, task.submitter),
-            SearchAttributePair(ATTEMPT_KEY, task.epoch),
-        ]
     )

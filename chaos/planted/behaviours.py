@@ -18,7 +18,7 @@ from activities.clock import uptime
 from definitions import registry
 from domain.definition import Definition
 from domain.messages import AgentRequest, Begin, Completed, GaveUp, Grant, Json, Outcome, Report, Work
-from runtime.dispatcher import Started
+from runtime.starts import Started
 from store.admission import Caps, Full, Intake, NewTask
 from store.orders import Amendment
 from store.state_store import Hold

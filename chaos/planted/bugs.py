@@ -10,7 +10,7 @@ from activities.agent import Agents, Call
 from activities.bookkeeping import Bookkeeping
 from chaos.planted import behaviours as b
 from chaos.planted.patches import Behaviour, Patch, Statement, put_in
-from runtime.dispatcher import Dispatcher
+from runtime.starts import RunStarter
 from store.admission import Intake
 from store.orders import Orders
 from store.state_store import Hold, StateStore
@@ -178,7 +178,7 @@ BUGS = (
         (
             _held_where(" AND locked_by = %(locked_by)s AND coalesce(run_id, %(run_id)s) = %(run_id)s"),
             Behaviour(Hold, "holds", b.knowing_the_attempt_only),
-            Behaviour(Dispatcher, "_started_before", b.adopting_any_run),
+            Behaviour(RunStarter, "_started_before", b.adopting_any_run),
         ),
         ("order whose first run is forged",),
         ("bound_run_was_given_the_record",),

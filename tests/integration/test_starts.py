@@ -13,7 +13,7 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.service import RPCError
 
 from domain.messages import UndoRequest
-from runtime.dispatcher import Started
+from runtime.starts import Started
 from store.breakers import Services
 from tests.conftest import PATIENCE_S, eventually
 from tests.integration.store_bench import BREAKER, StoreBench
