@@ -22,7 +22,8 @@ FAILURES = 121
 DEMAND_ROW = re.compile(r"^\| ([A-H]\d+) \| [^|]+ \| (\d+) \|( [^|]+)? \|$", re.MULTILINE)
 FAILURE_ROW = re.compile(r"^\| (\d+) \| [^|]+ \| [^|]+ \| `(test_\w+)` \|$", re.MULTILINE)
 NAMED_TEST = re.compile(r"`(test_\w+)`")
-LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+LINK = re.compile(r"\]\(([^)#:]+)(?:#([^)]*))?\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 COMMAND = re.compile(r"\bstarter\.py ([a-z][\w-]*)")
 TARGET = re.compile(r"(?:`|^)make ([a-z-]+)", re.MULTILINE)
 FILE = re.compile(r"`((?:\w+/)+[\w.-]+\.(?:py|sql|sh|yml|jsonl|env))`")
@@ -91,9 +92,22 @@ def test_every_setting_is_in_the_runbook() -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_to_files(document: Path) -> None:
-    targets = LINK.findall(document.read_text(encoding="utf-8"))
-    assert [target for target in targets if not (document.parent / target).exists()] == []
+def test_links_lead_to_files_and_headings(document: Path) -> None:
+    targets = [(document.parent / file, anchor) for file, anchor in LINK.findall(document.read_text(encoding="utf-8"))]
+    assert [path for path, _ in targets if not path.exists()] == []
+    assert [(path, anchor) for path, anchor in targets if anchor and anchor not in anchors(path)] == []
+
+
+def anchors(document: Path) -> set[str]:
+    """What links may name of a document: its headings as GitHub writes them."""
+    headings = HEADING.findall(document.read_text(encoding="utf-8"))
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+def test_documents_are_short() -> None:
+    words = {path: len(path.read_text(encoding="utf-8").split()) for path in DOCUMENTS}
+    assert words[ROOT / "README.md"] <= 1_200
+    assert sum(count for path, count in words.items() if path.is_relative_to(ROOT / "docs")) <= 12_000
 
 
 def test_task_type_in_the_readme_loads(tmp_path: Path) -> None:
