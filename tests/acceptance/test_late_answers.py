@@ -12,7 +12,8 @@ from devstack.servers.temporal import EmbeddedTemporal
 from domain.ids import idempotency_key
 from domain.messages import Completed, UndoRequest
 from domain.states import StepState, TaskState
-from runtime.roles import Role, callback_addresses, running
+from runtime.callbacks.addresses import callback_addresses
+from runtime.roles import Role, running
 from runtime.temporal import connect
 from store.inbox import InboxStore
 from tests.conftest import Bench, Simulators, eventually

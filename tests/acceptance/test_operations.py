@@ -11,8 +11,9 @@ from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import WorkflowFailureError
 
 from domain.states import StepState, TaskState
-from runtime.background import SupervisionWatch
-from runtime.roles import Role, callback_addresses
+from runtime.callbacks.addresses import callback_addresses
+from runtime.roles import Role
+from runtime.supervision_watch import SupervisionWatch
 from runtime.wiring import sweep_terms
 from store.database import Database
 from store.supervision import Supervision

@@ -14,8 +14,9 @@ import pytest
 from pydantic import SecretStr
 
 from devstack.servers.postgres import EmbeddedPostgres
-from runtime import callback_guard, callbacks
-from runtime.roles import Role, callback_addresses
+from runtime.callbacks import answers, guard
+from runtime.callbacks.addresses import callback_addresses
+from runtime.roles import Role
 from runtime.settings import Settings
 from tests.acceptance.test_outages import away
 from tests.conftest import PATIENCE_S, Bench, Databases
@@ -56,7 +57,7 @@ async def test_endpoint_answers_hostile_requests_in_json_and_sets_nothing(
     script = "<script>alert(1)<script>"
     browser = httpx.AsyncClient(base_url=settings.callback_url, headers={"Origin": "http://elsewhere.example"})
     async with bench.worker(Role.CALLBACKS), browser as http:
-        answers = {
+        statuses = {
             await http.get(f"/{script}"): 404,
             await http.get("/docs"): 404,
             await http.options(address): 405,
@@ -64,16 +65,16 @@ async def test_endpoint_answers_hostile_requests_in_json_and_sets_nothing(
             await http.post(address, content=script): 422,
             await http.post(address, json={**ANSWER, "status": script}): 422,
         }
-    assert [a.status_code for a in answers] == list(answers.values())
-    assert {a.headers["content-type"] for a in answers} == {"application/json"}
-    assert not [a for a in answers if {"set-cookie", "access-control-allow-origin"} & set(a.headers)]
+    assert [a.status_code for a in statuses] == list(statuses.values())
+    assert {a.headers["content-type"] for a in statuses} == {"application/json"}
+    assert not [a for a in statuses if {"set-cookie", "access-control-allow-origin"} & set(a.headers)]
 
 
 @pytest.mark.failure(113)
 async def test_body_too_large_or_too_slow_is_refused_and_kept_nowhere(
     bench: Bench, databases: Databases, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(callbacks, "_BODY_WITHIN_S", 0.2)
+    monkeypatch.setattr(answers, "_BODY_WITHIN_S", 0.2)
     large = json.dumps({**ANSWER, "message": "x" * 300_000})
     async with bench.worker(Role.CALLBACKS), httpx.AsyncClient() as http:
         assert (await http.post(address, content=large)).status_code == 413
@@ -126,7 +127,7 @@ async def heard(reader: asyncio.StreamReader) -> bytes:
 async def test_half_sent_heads_are_closed_when_their_time_is_over(
     bench: Bench, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(callback_guard, "HEAD_WITHIN_S", 0.5)
+    monkeypatch.setattr(guard, "HEAD_WITHIN_S", 0.5)
     whole = b"GET /health HTTP/1.1\r\nHost: test\r\n\r\n"
     async with bench.worker(Role.CALLBACKS), AsyncExitStack() as stack, asyncio.timeout(10):
         opened = [await stack.enter_async_context(half_a_head(settings)) for _ in range(50)]
@@ -140,7 +141,7 @@ async def test_connection_beyond_the_cap_is_told_to_come_again(
     bench: Bench, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with bench.worker(Role.CALLBACKS), httpx.AsyncClient() as http:
-        monkeypatch.setattr(callback_guard, "MOST_CONNECTIONS", 1)
+        monkeypatch.setattr(guard, "MOST_CONNECTIONS", 1)
         async with half_a_head(settings):
             answer = await http.get(f"{settings.callback_url}/health")
         assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")

@@ -20,7 +20,8 @@ from domain.faults import NotFound, UsageError
 from domain.ids import TASK_ID
 from domain.messages import UndoRequest
 from domain.states import TaskState
-from runtime.roles import Role, callback_addresses
+from runtime.callbacks.addresses import callback_addresses
+from runtime.roles import Role
 from runtime.settings import Settings
 from tests.conftest import Bench, Databases, Simulators
 from tests.failures.sources import WHEEL, imported, sources, used

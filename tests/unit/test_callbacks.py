@@ -8,7 +8,7 @@ from temporalio.api.common.v1 import GrpcStatus
 from temporalio.api.errordetails.v1 import NamespaceNotFoundFailure
 from temporalio.service import RPCError, RPCStatusCode
 
-from runtime.callbacks import _is_gone
+from runtime.callbacks.answers import _is_gone
 
 GONE = {RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT}
 

@@ -1,18 +1,14 @@
 """Answers that come later: an HTTP endpoint that writes the inbox, then completes the waiting activity.
 
-The address depends on the idempotency key only, and carries a signature of it; so any attempt can take the answer. A
-crash after the inbox is written loses nothing: the next attempt looks there before it calls.
+A crash after the inbox is written loses nothing: the next attempt looks there before it calls.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Literal
-from urllib.parse import quote
 
 import structlog
 from fastapi import FastAPI, HTTPException, Path, Request, Response
@@ -30,6 +26,7 @@ from domain.json_text import BadJson, dumped, is_json, read_json
 from domain.messages import Completed, GaveUp, Json, Outcome, OutcomeBox, Refused
 from domain.redaction import redact
 from domain.states import StepState, TaskState
+from runtime.callbacks.addresses import CallbackAddresses
 from store.inbox import InboxStore
 from store.snapshot import Snapshot
 from store.state_store import StateStore
@@ -42,7 +39,7 @@ _MOST_CODE, _MOST_MESSAGE = 100, 500
 """What is kept of a service's words, as of those in an HTTP answer."""
 
 
-class Answer(BaseModel):
+class PostedAnswer(BaseModel):
     """What a service posts. `response_id` is the same in every delivery of the same answer to a key."""
 
     response_id: str = Field(min_length=1, max_length=200)
@@ -55,34 +52,6 @@ class Answer(BaseModel):
     @classmethod
     def _cut(cls, text: str, info: ValidationInfo) -> str:
         return redact(text)[: _MOST_CODE if info.field_name == "code" else _MOST_MESSAGE]
-
-
-class CallbackAddresses:
-    """Addresses by idempotency key. Each carries a signature, and the id of the secret that made it.
-
-    Args:
-        base_url: Where services reach the endpoint.
-        secret: Signs. previous: Signed before it, and still counts; empty if there is none.
-    """
-
-    def __init__(self, base_url: str, secret: str, previous: str = "") -> None:
-        self._base_url, self._secrets = base_url.rstrip("/"), [s.encode() for s in (secret, previous) if s]
-
-    def address(self, key: str) -> str:
-        """Where a service answers a key."""
-        return f"{self._base_url}/callbacks/{_sign(self._secrets[0], key)}/{quote(key, safe='')}"
-
-    def is_signed(self, key: str, signature: str) -> bool:
-        """Whether the signature is that of the key, by one of the secrets."""
-        return any(hmac.compare_digest(_sign(s, key).encode(), signature.encode()) for s in self._secrets)
-
-
-def _sign(secret: bytes, key: str) -> str:
-    return f"{_digest(secret, 'key id', 8)}-{_digest(secret, key, 32)}"
-
-
-def _digest(secret: bytes, text: str, length: int) -> str:
-    return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()[:length]
 
 
 class Callbacks:
@@ -158,7 +127,7 @@ class Callbacks:
             raise HTTPException(404, f"no step waits for key {key!r}")
         return task, step, definition.step(step).action
 
-    def _outcome(self, action: str, answer: Answer) -> Outcome:
+    def _outcome(self, action: str, answer: PostedAnswer) -> Outcome:
         if answer.status == "failed":
             return Refused(code=answer.code, message=answer.message, unknown_before=False)
         model = self._actions[action].result
@@ -215,10 +184,10 @@ async def _read(request: Request) -> bytes:
     return bytes(body)
 
 
-def _answer(body: bytes) -> Answer:
+def _answer(body: bytes) -> PostedAnswer:
     """The answer that a body says, without what PostgreSQL can't store."""
     try:
-        return Answer.model_validate(read_json(body, cleans=True))
+        return PostedAnswer.model_validate(read_json(body, cleans=True))
     except BadJson as error:
         raise HTTPException(400 if is_json(body) else 422, str(error)[:_MOST_MESSAGE]) from error
     except ValidationError as error:
