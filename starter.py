@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cli.app import leave, run_app
+from cli.app import end_process, run_app
 from cli.commands import app
 
 if __name__ == "__main__":
-    leave(run_app(app))
+    end_process(run_app(app))

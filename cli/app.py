@@ -18,14 +18,14 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from cli.output import Format, OutputFailed, flush, prepare_output, say
+from cli.output import Format, OutputFailed, flush, prepare_output, print_note
 from domain.faults import Conflict, NotFound, Unreachable, UsageError
 from domain.ids import TASK_ID
 from domain.redaction import redact
 from domain.text import clean
 
 
-class Code(IntEnum):
+class ExitCode(IntEnum):
     """Exit codes."""
 
     OK = 0
@@ -40,28 +40,36 @@ class Code(IntEnum):
     INTERRUPTED = 130
 
 
-_GRAVEST_FIRST = (Code.BUG, Code.UNREACHABLE, Code.CONFLICT, Code.USAGE, Code.TIMED_OUT, Code.FAILED, Code.OK)
+_GRAVEST_FIRST = (
+    ExitCode.BUG,
+    ExitCode.UNREACHABLE,
+    ExitCode.CONFLICT,
+    ExitCode.USAGE,
+    ExitCode.TIMED_OUT,
+    ExitCode.FAILED,
+    ExitCode.OK,
+)
 _TYPER_ERROR: type[Exception] = next(
     c for c in reversed(typer.BadParameter.__mro__) if issubclass(c, Exception) and hasattr(c, "format_message")
 )
 """The base of everything that typer says about a command line (it has been in several modules)."""
 
 
-_CODES: tuple[tuple[type[Exception], Code], ...] = (
-    (NotFound, Code.NOT_FOUND),
-    (Conflict, Code.CONFLICT),
-    (UsageError, Code.USAGE),
-    (_TYPER_ERROR, Code.USAGE),
-    (Unreachable, Code.UNREACHABLE),
-    (OutputFailed, Code.UNREACHABLE),
-    (TimeoutError, Code.TIMED_OUT),
-    (PermissionError, Code.DENIED),
+_CODES: tuple[tuple[type[Exception], ExitCode], ...] = (
+    (NotFound, ExitCode.NOT_FOUND),
+    (Conflict, ExitCode.CONFLICT),
+    (UsageError, ExitCode.USAGE),
+    (_TYPER_ERROR, ExitCode.USAGE),
+    (Unreachable, ExitCode.UNREACHABLE),
+    (OutputFailed, ExitCode.UNREACHABLE),
+    (TimeoutError, ExitCode.TIMED_OUT),
+    (PermissionError, ExitCode.DENIED),
 )
 
 
-def gravest(codes: Sequence[Code]) -> Code:
+def gravest(codes: Sequence[ExitCode]) -> ExitCode:
     """One exit code for many outcomes."""
-    return next((c for c in _GRAVEST_FIRST if c in codes), Code.OK)
+    return next((c for c in _GRAVEST_FIRST if c in codes), ExitCode.OK)
 
 
 def checked_id(task_id: str) -> str:
@@ -75,7 +83,7 @@ def checked_id(task_id: str) -> str:
     return task_id
 
 
-def said(option: str, text: str) -> str:
+def required_text(option: str, text: str) -> str:
     """What a person gave as a reason or as evidence.
 
     Raises:
@@ -102,7 +110,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="show what would change;
 Timeout = Annotated[float, typer.Option(min=0, max=604_800, metavar="SECONDS", help="how long to wait at most")]
 
 
-def run(work: Coroutine[Any, Any, Code]) -> Code:
+def run(work: Coroutine[Any, Any, ExitCode]) -> ExitCode:
     """Do a command's asynchronous work."""
     if "structlog" in sys.modules:  # what the command has loaded may log
         from runtime.logging import set_up_logging  # noqa: PLC0415 (it takes a while to load, and few commands log)
@@ -120,16 +128,16 @@ def run_app(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
         code = app(given or ["--help"], standalone_mode=False, prog_name="starter.py")
         flush()
     except (BrokenPipeError, SystemExit):  # nobody reads on, as with `| head`; typer makes an end of it in its own way
-        return Code.OK
+        return ExitCode.OK
     except (KeyboardInterrupt, typer.Abort):
-        say("interrupted")
-        return Code.INTERRUPTED
+        print_note("interrupted")
+        return ExitCode.INTERRUPTED
     except Exception as error:
         return _said(error)
-    return code if isinstance(code, int) else Code.OK
+    return code if isinstance(code, int) else ExitCode.OK
 
 
-def leave(code: int) -> NoReturn:
+def end_process(code: int) -> NoReturn:
     """End the process at once: the SDK can abort while the interpreter ends."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
@@ -137,23 +145,23 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _said(error: Exception) -> Code:
+def _said(error: Exception) -> ExitCode:
     code = _code_of(error)
-    if code is Code.BUG:
+    if code is ExitCode.BUG:
         print(redact("".join(traceback.format_exception(error))), end="", file=sys.stderr)
         return code
-    say(f"error: {_message(error)}")
-    if code is Code.UNREACHABLE and not isinstance(error, OutputFailed):
-        say("`python starter.py doctor` checks every part and says what to do")
+    print_note(f"error: {_message(error)}")
+    if code is ExitCode.UNREACHABLE and not isinstance(error, OutputFailed):
+        print_note("`python starter.py doctor` checks every part and says what to do")
     elif isinstance(error, _TYPER_ERROR):
-        say("`python starter.py COMMAND --help` shows what there is")
+        print_note("`python starter.py COMMAND --help` shows what there is")
     return code
 
 
-def _code_of(error: Exception) -> Code:
+def _code_of(error: Exception) -> ExitCode:
     if _is_of_temporal(error):
-        return Code.UNREACHABLE
-    return next((code for kind, code in _CODES if isinstance(error, kind)), Code.BUG)
+        return ExitCode.UNREACHABLE
+    return next((code for kind, code in _CODES if isinstance(error, kind)), ExitCode.BUG)
 
 
 def _is_of_temporal(error: Exception) -> bool:

@@ -23,10 +23,10 @@ from audit.run import Findings
 from audit.run import audit as audit_tasks
 from audit.sources import Loader, open_loader
 from audit.task_record import Terms
-from cli.app import Code, Output, checked_ids, run
+from cli.app import ExitCode, Output, checked_ids, run
 from cli.environment import settings
-from cli.output import Format, say, tell, tell_json
-from cli.screen import draw, table
+from cli.output import Format, print_json, print_line, print_note
+from cli.screen import print_rich, table
 from domain.faults import NotFound, UsageError
 from domain.messages import RunInput
 from runtime.settings import address
@@ -64,7 +64,7 @@ def audit(
     detection_delay: _DETECTION = None,
     claim_delay: _CLAIM = 300,
     output: Output = Format.TEXT,
-) -> Code:
+) -> ExitCode:
     """Check every invariant of tasks against all that is on record; exit code 1 if one does not hold."""
     answers = read_answers(submissions) if submissions else None
     return run(_audit(task_ids or None, ledgers, histories, answers, caps, detection_delay, claim_delay, output))
@@ -143,7 +143,7 @@ async def _audit(
     detection_s: float | None,
     claim_s: float,
     output: Format,
-) -> Code:
+) -> ExitCode:
     found = settings()
     state, orders = address(found, "database_url"), address(found, "orders_url")
     check_schema(state, "state")
@@ -165,23 +165,25 @@ async def _audit(
     if missing := sorted(set(ids or ()) - findings.seen):
         raise NotFound(f"there is no task {', '.join(missing)}")
     _print(findings, output)
-    return Code.FAILED if findings.violations else Code.OK
+    return ExitCode.FAILED if findings.violations else ExitCode.OK
 
 
 def _progress(findings: Findings, total: int) -> None:
     """Only where there is more to come: a short audit says nothing."""
     if findings.tasks < total:
-        say(f"{findings.tasks} of {total} tasks, violations: {len(findings.violations)}")
+        print_note(f"{findings.tasks} of {total} tasks, violations: {len(findings.violations)}")
 
 
 def _print(found: Findings, output: Format) -> None:
     if output is Format.JSON:
         counts = {name: getattr(found, name) for name in ("tasks", "events", "checks", "without_ledgers")}
-        tell_json(counts | {"violations": [asdict(v) for v in found.violations]})
+        print_json(counts | {"violations": [asdict(v) for v in found.violations]})
         return
     if found.violations:
         rows = ([v.task_id, v.invariant, v.text] for v in found.violations)
-        draw(table(["task", "invariant", "violation"], rows))
-    tell(f"tasks: {found.tasks}, events: {found.events}, checks: {found.checks}, violations: {len(found.violations)}")
+        print_rich(table(["task", "invariant", "violation"], rows))
+    print_line(
+        f"tasks: {found.tasks}, events: {found.events}, checks: {found.checks}, violations: {len(found.violations)}"
+    )
     if found.without_ledgers:
-        tell(f"not judged by the ledgers, because they moved meanwhile: {found.without_ledgers} tasks")
+        print_line(f"not judged by the ledgers, because they moved meanwhile: {found.without_ledgers} tasks")

@@ -6,19 +6,19 @@ from dataclasses import asdict
 
 from rich.text import Text
 
-from cli.app import Code, Output, run
+from cli.app import ExitCode, Output, run
 from cli.checks import Check, all_checks
 from cli.environment import settings
-from cli.output import Format, plain, tell, tell_json
-from cli.screen import draw
+from cli.output import Format, plain, print_json, print_line
+from cli.screen import print_rich
 
 
-def doctor(output: Output = Format.TEXT) -> Code:
+def doctor(output: Output = Format.TEXT) -> ExitCode:
     """Check every part that this environment names: what can't be reached, what is missing, what to do."""
     return run(_doctor(output))
 
 
-async def _doctor(output: Format) -> Code:
+async def _doctor(output: Format) -> ExitCode:
     checks = []
     async for check in all_checks(settings()):
         checks.append(check)
@@ -26,14 +26,14 @@ async def _doctor(output: Format) -> Code:
             _print(check)
     well = all(c.is_well for c in checks)
     if output is Format.JSON:
-        tell_json({"well": well, "checks": [asdict(c) | {"well": c.is_well} for c in checks]})
-    return Code.OK if well else Code.UNREACHABLE
+        print_json({"well": well, "checks": [asdict(c) | {"well": c.is_well} for c in checks]})
+    return ExitCode.OK if well else ExitCode.UNREACHABLE
 
 
 def _print(check: Check) -> None:
-    draw(Text.assemble(_mark(check), plain(f" {check.what} ({check.where}): {check.found}")))
+    print_rich(Text.assemble(_mark(check), plain(f" {check.what} ({check.where}): {check.found}")))
     if not check.is_well:
-        tell(f"    to do: {check.todo}")
+        print_line(f"    to do: {check.todo}")
 
 
 def _mark(check: Check) -> Text:

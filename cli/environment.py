@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from cli.output import say
+from cli.output import print_note
 from domain.faults import UsageError
 from domain.ids import actor
 from domain.text import clean
@@ -36,7 +36,7 @@ def settings() -> Settings:
     """
     found = read_settings()
     for remark in unknown_settings():
-        say(f"warning: {remark}")
+        print_note(f"warning: {remark}")
     file = found.state_dir / ENVIRONMENT_FILE
     if found.database_url.get_secret_value():
         return found

@@ -10,9 +10,9 @@ from time import monotonic
 
 from rich.text import Text
 
-from cli.app import Code
-from cli.output import Format, say
-from cli.screen import coloured, draw, table, talk
+from cli.app import ExitCode
+from cli.output import Format, print_note
+from cli.screen import coloured, note_console, print_rich, table
 from domain.states import SETTLED, TaskState
 from store.reads import Reads
 from store.rows import Task
@@ -27,7 +27,7 @@ _LOOK_S = 0.1
 class Ending:
     """How it ended: the tasks as they were last seen, and the exit code that makes."""
 
-    code: Code
+    code: ExitCode
     tasks: Sequence[Task]
 
 
@@ -61,17 +61,17 @@ async def follow(
     """
     timed_out = None
     try:
-        with talk().status(f"following {len(task_ids)} tasks, at most {timeout_s:g} s"):
+        with note_console().status(f"following {len(task_ids)} tasks, at most {timeout_s:g} s"):
             tasks = await reads.wait_state(task_ids, rest, timedelta(seconds=timeout_s))
     except TimeoutError as error:
         timed_out = error
         tasks = await reads.tasks(ids=task_ids, limit=len(task_ids))
     if output is Format.TEXT:
-        draw(table(["task", "state", "attempts", "error"], map(_row, as_asked(tasks, task_ids))))
+        print_rich(table(["task", "state", "attempts", "error"], map(_row, as_asked(tasks, task_ids))))
     if timed_out is not None:
-        say(f"error: timed out after {timeout_s:g} s: {timed_out}")
-        return Ending(Code.TIMED_OUT, tasks)
-    return Ending(Code.OK if all(t.state is good for t in tasks) else Code.FAILED, tasks)
+        print_note(f"error: timed out after {timeout_s:g} s: {timed_out}")
+        return Ending(ExitCode.TIMED_OUT, tasks)
+    return Ending(ExitCode.OK if all(t.state is good for t in tasks) else ExitCode.FAILED, tasks)
 
 
 def as_asked(tasks: Sequence[Task], task_ids: Sequence[str]) -> list[Task]:

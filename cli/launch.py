@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 
-from cli.output import say
+from cli.output import print_note
 from domain.faults import Unreachable
 from runtime.dispatcher import Dispatcher
 from runtime.settings import Settings
@@ -48,8 +48,8 @@ async def launch(settings: Settings, stores: Stores, reads: Reads, task_ids: Seq
     except Unreachable as error:
         launched = Launched(await _not_started(reads, task_ids), cause=str(error))
     if left := launched.left:
-        say(f"error: {launched.cause}")
-        say(f"submitted, not started: workers will claim {', '.join(left[:5])}{' and others' * (len(left) > 5)}")
+        print_note(f"error: {launched.cause}")
+        print_note(f"submitted, not started: workers will claim {', '.join(left[:5])}{' and others' * (len(left) > 5)}")
     return launched
 
 

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from cli.app import Code, Output, run
+from cli.app import ExitCode, Output, run
 from cli.environment import reading, settings
-from cli.output import Format, say, tell, tell_json
-from cli.screen import draw, table
+from cli.output import Format, print_json, print_line, print_note
+from cli.screen import print_rich, table
 from operators.times import instant
 
 _Number = Annotated[
@@ -22,30 +22,30 @@ def dead_letters(
     task: Annotated[str | None, typer.Option(metavar="ID", help="only letters about this task")] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="how many at most")] = 50,
     output: Output = Format.TEXT,
-) -> Code:
+) -> ExitCode:
     """Show submissions that were not taken because they contradict the record of their id, newest first."""
     return run(_list(task, limit, output) if number is None else _show(number, output))
 
 
-async def _list(task: str | None, limit: int, output: Format) -> Code:
+async def _list(task: str | None, limit: int, output: Format) -> ExitCode:
     async with reading(settings()) as reads:
         letters = await reads.dead_letters(task, limit)
     if output is Format.JSON:
-        tell_json([letter.model_dump() for letter in letters])
+        print_json([letter.model_dump() for letter in letters])
     elif not letters:
-        say("no dead letters")
+        print_note("no dead letters")
     else:
         rows = ([str(x.id), instant(x.received_at), x.task_id, x.submitter, x.reason] for x in letters)
-        draw(table(["number", "received", "task", "by", "reason"], rows))
-    return Code.OK
+        print_rich(table(["number", "received", "task", "by", "reason"], rows))
+    return ExitCode.OK
 
 
-async def _show(number: int, output: Format) -> Code:
+async def _show(number: int, output: Format) -> ExitCode:
     async with reading(settings()) as reads:
         letter = await reads.dead_letter(number)
     if output is Format.TEXT:
-        tell(f"dead letter {letter.id} about {letter.task_id}, received {instant(letter.received_at)}")
-        tell(f"by {letter.submitter}: {letter.reason}")
-        tell("message:")
-    tell_json(letter.model_dump() if output is Format.JSON else letter.message)
-    return Code.OK
+        print_line(f"dead letter {letter.id} about {letter.task_id}, received {instant(letter.received_at)}")
+        print_line(f"by {letter.submitter}: {letter.reason}")
+        print_line("message:")
+    print_json(letter.model_dump() if output is Format.JSON else letter.message)
+    return ExitCode.OK

@@ -9,12 +9,12 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from cli.app import Code, Ids, OneId, Output, Timeout, run
+from cli.app import ExitCode, Ids, OneId, Output, Timeout, run
 from cli.environment import reading, settings
 from cli.follow import as_asked, follow
 from cli.links import namespace, ui_link
-from cli.output import Format, compact, say, tell, tell_json
-from cli.screen import coloured, draw, table
+from cli.output import Format, compact, print_json, print_line, print_note
+from cli.screen import coloured, print_rich, table
 from cli.undo_log import undo_json, undo_lists, undo_table
 from domain.faults import NotFound
 from domain.ids import attempt_id
@@ -38,59 +38,61 @@ def list_tasks(
     undo: Annotated[bool, typer.Option("--undo", help="only tasks with an undo to finish, entry by entry")] = False,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="how many at most")] = 50,
     output: Output = Format.TEXT,
-) -> Code:
+) -> ExitCode:
     """Show tasks, newest first. Needs the state store only."""
     among = _UNDO if undo else _OPEN if unfinished else frozenset(TaskState)
     wanted = among if state is None else among & {state}
     return run(_list(wanted, clean(definition) if definition else None, undo, limit, output))
 
 
-def show(task_id: OneId, output: Output = Format.TEXT) -> Code:
+def show(task_id: OneId, output: Output = Format.TEXT) -> ExitCode:
     """Show all that is on record about a task, and what happens next."""
     return run(_show(task_id, output))
 
 
-def wait(task_ids: Ids, timeout: Timeout = 300, output: Output = Format.TEXT) -> Code:
+def wait(task_ids: Ids, timeout: Timeout = 300, output: Output = Format.TEXT) -> ExitCode:
     """Wait until tasks rest; exit code 1 if one ended other than Processed."""
     return run(_wait(task_ids, timeout, output))
 
 
-async def _list(states: frozenset[TaskState], definition: str | None, undo: bool, limit: int, output: Format) -> Code:
+async def _list(
+    states: frozenset[TaskState], definition: str | None, undo: bool, limit: int, output: Format
+) -> ExitCode:
     async with reading(settings()) as reads:
         tasks = await reads.tasks(states=states, definition=definition, limit=limit)
         logs = await reads.undo_logs([t.task_id for t in tasks]) if undo else []
     if output is Format.JSON:
-        tell_json([_brief(t) | (_undo_of(t, logs) if undo else {}) for t in tasks])
+        print_json([_brief(t) | (_undo_of(t, logs) if undo else {}) for t in tasks])
     elif not tasks:
-        say("no tasks")
+        print_note("no tasks")
     elif undo:
-        draw(undo_lists(tasks, logs))
+        print_rich(undo_lists(tasks, logs))
     else:
         headings = ["task", "definition", "state", "attempts", "failures", "submitted", "by", "error"]
-        draw(table(headings, (_list_row(t) for t in tasks)))
-    return Code.OK
+        print_rich(table(headings, (_list_row(t) for t in tasks)))
+    return ExitCode.OK
 
 
-async def _show(task_id: str, output: Format) -> Code:
+async def _show(task_id: str, output: Format) -> ExitCode:
     found = settings()
     async with reading(found) as reads:
         known = await explain(reads, task_id, found.sweep_interval)
     link = _link(found, known.page.task)
     if output is Format.JSON:
-        tell_json(_page_json(known.page, known.next, link))
+        print_json(_page_json(known.page, known.next, link))
     else:
         _print_page(known.page, known.next, link)
-    return Code.OK
+    return ExitCode.OK
 
 
-async def _wait(task_ids: Sequence[str], timeout: float, output: Format) -> Code:
+async def _wait(task_ids: Sequence[str], timeout: float, output: Format) -> ExitCode:
     async with reading(settings()) as reads:
         known = {t.task_id for t in await reads.tasks(ids=task_ids, limit=len(task_ids))}
         if missing := [t for t in task_ids if t not in known]:
             raise NotFound(f"there is no task {', '.join(missing)}")
         ending = await follow(reads, task_ids, timeout, output)
     if output is Format.JSON:
-        tell_json([_brief(t) for t in as_asked(ending.tasks, task_ids)])
+        print_json([_brief(t) for t in as_asked(ending.tasks, task_ids)])
     return ending.code
 
 
@@ -140,13 +142,13 @@ def _page_json(page: TaskPage, then: str, link: str | None) -> Json:
 
 def _print_page(page: TaskPage, then: str, link: str | None) -> None:
     task = page.task
-    draw(Text.assemble((task.task_id, "bold"), f"  {task.definition} v{task.version}  ", coloured(task.state)))
-    tell(f"submitted {instant(task.created_at)} by {task.submitter}; {task.epoch} attempts")
+    print_rich(Text.assemble((task.task_id, "bold"), f"  {task.definition} v{task.version}  ", coloured(task.state)))
+    print_line(f"submitted {instant(task.created_at)} by {task.submitter}; {task.epoch} attempts")
     if task.error:
-        tell(f"error: {_message(task.error)}")
-    tell(f"next: {then}")
+        print_line(f"error: {_message(task.error)}")
+    print_line(f"next: {then}")
     if link:
-        tell(f"link: {link}")
+        print_line(f"link: {link}")
     _section("Steps", _steps(page.steps))
     _section("Undo log, last begun first", undo_table(page.undo_log) if page.undo_log else None)
     _section("Events", _events(page.events))
@@ -155,8 +157,8 @@ def _print_page(page: TaskPage, then: str, link: str | None) -> None:
 
 def _section(title: str, body: Table | None) -> None:
     if body is not None:
-        draw(Text(f"\n{title}", style="bold underline"))
-        draw(body)
+        print_rich(Text(f"\n{title}", style="bold underline"))
+        print_rich(body)
 
 
 def _steps(steps: Sequence[Step]) -> Table:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from psycopg.errors import InsufficientPrivilege
 from sqlalchemy.exc import DBAPIError
 
-from cli.app import Code, Output
+from cli.app import ExitCode, Output
 from cli.environment import settings
-from cli.output import Format, tell, tell_json
+from cli.output import Format, print_json, print_line
 from domain.faults import Unreachable
 from runtime.settings import Settings, address
 from store.migrate import migrate as upgrade
@@ -15,16 +15,16 @@ from store.schema import Database as DatabaseName
 from store.schema import check_schema
 
 
-def migrate(output: Output = Format.TEXT) -> Code:
+def migrate(output: Output = Format.TEXT) -> ExitCode:
     """Bring the schema of both databases to the newest version, as their owner."""
     found = settings()
     _migrate(found, "state", "admin_database_url")
     _migrate(found, "orders", "admin_orders_url")
     if output is Format.JSON:
-        tell_json({"migrated": ["state", "orders"]})
+        print_json({"migrated": ["state", "orders"]})
     else:
-        tell("state and orders database: at the newest schema version")
-    return Code.OK
+        print_line("state and orders database: at the newest schema version")
+    return ExitCode.OK
 
 
 def _migrate(found: Settings, database: DatabaseName, setting: str) -> None:

@@ -36,19 +36,19 @@ def prepare_output() -> None:
                 setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (open for as long as the process)
 
 
-def say(text: str) -> None:
+def print_note(text: str) -> None:
     """Talk on standard error. One that is gone or full is no reason not to go on."""
     with suppress(OSError):
         print(plain(text), file=sys.stderr, flush=True)
 
 
-def tell(text: str) -> None:
+def print_line(text: str) -> None:
     """A line of data for people."""
     with written():
         print(plain(text))
 
 
-def tell_json(value: Any, *, lines: bool = False) -> None:
+def print_json(value: Any, *, lines: bool = False) -> None:
     """Data for programs: one document, or one line of a stream."""
     is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
     text = json.dumps(value, ensure_ascii=not is_unicode, default=_as_json, indent=None if lines else 2)

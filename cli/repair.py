@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from cli.app import By, Code, DryRun, OneId, Output, Reason, Timeout, Wait, run, said
+from cli.app import By, DryRun, ExitCode, OneId, Output, Reason, Timeout, Wait, required_text, run
 from cli.environment import reading, requester, settings
 from cli.follow import UNDO_RESTS, follow
-from cli.output import Format, tell, tell_json
+from cli.output import Format, print_json, print_line
 from cli.undo_log import undo_json
 from domain.faults import UsageError
 from domain.states import TaskState, UndoState
@@ -37,7 +37,7 @@ def repair(
     timeout: Timeout = 300,
     dry_run: DryRun = False,
     output: Output = Format.TEXT,
-) -> Code:
+) -> ExitCode:
     """Skip the undo of one step, or say that it was done by hand; what is left is undone then.
 
     To try an undo again, ask for it again: `compensate`.
@@ -47,26 +47,26 @@ def repair(
     if skip and evidence:
         raise UsageError("--evidence goes with --done-by-hand")
     target = UndoState.CLOSED_BY_HAND if done_by_hand else UndoState.SKIPPED
-    shown = said("--evidence", evidence) if done_by_hand else None
-    asked = Repair(task_id, clean(step), target, requester(by), said("--reason", reason), shown)
+    shown = required_text("--evidence", evidence) if done_by_hand else None
+    asked = Repair(task_id, clean(step), target, requester(by), required_text("--reason", reason), shown)
     return run(_repair(asked, timeout if wait else None, dry_run, output))
 
 
-async def _repair(asked: Repair, timeout: float | None, dry_run: bool, output: Format) -> Code:
+async def _repair(asked: Repair, timeout: float | None, dry_run: bool, output: Format) -> ExitCode:
     found = settings()
     async with open_state_store(found, size=2) as store, reading(found) as reads:
         verdict = prepare(await reads.page(asked.task_id), asked) if dry_run else await carry_out(store, reads, asked)
         page = await reads.page(asked.task_id)
         if output is Format.TEXT:
-            tell(_text(page, asked, verdict))
-        code = Code.OK
+            print_line(_text(page, asked, verdict))
+        code = ExitCode.OK
         if timeout is not None and not dry_run:
             ending = await follow(reads, [asked.task_id], timeout, output, good=TaskState.COMPENSATED, rest=UNDO_RESTS)
             code, page = ending.code, await reads.page(asked.task_id)
     if output is Format.JSON:
         left = left_to_undo(page.undo_log)
         said_of = {"task_id": asked.task_id, "step": asked.step, "verdict": verdict, "as": asked.target}
-        tell_json(said_of | {"state": page.task.state, "left": left, "undo_log": undo_json(page.undo_log)})
+        print_json(said_of | {"state": page.task.state, "left": left, "undo_log": undo_json(page.undo_log)})
     return code
 
 

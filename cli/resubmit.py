@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from cli.app import By, Code, DryRun, OneId, Output, Reason, Timeout, Wait, run, said
+from cli.app import By, DryRun, ExitCode, OneId, Output, Reason, Timeout, Wait, required_text, run
 from cli.environment import reading, requester, settings
 from cli.follow import follow
-from cli.output import Format, compact, tell, tell_json
-from cli.screen import draw, table
+from cli.output import Format, compact, print_json, print_line
+from cli.screen import print_rich, table
 from domain.faults import UsageError
 from domain.messages import Json
 from domain.states import SETTLED, TaskState
@@ -42,7 +42,7 @@ def resubmit(
     timeout: Timeout = 300,
     dry_run: DryRun = False,
     output: Output = Format.TEXT,
-) -> Code:
+) -> ExitCode:
     """Put a task that is in Error back to Pending, with a fresh budget.
 
     --set corrects its record first. --no-effect says what no call can find out any more, on evidence.
@@ -51,13 +51,13 @@ def resubmit(
         raise UsageError("--evidence goes with --no-effect")
     if no_effect is not None and reason == _NO_REASON:
         raise UsageError("--no-effect needs a --reason")
-    shown = said("--evidence", evidence) if no_effect is not None else None
+    shown = required_text("--evidence", evidence) if no_effect is not None else None
     step = None if no_effect is None else clean(no_effect)
-    asked = Resubmission(task_id, requester(by), said("--reason", reason), changes or [], step, shown)
+    asked = Resubmission(task_id, requester(by), required_text("--reason", reason), changes or [], step, shown)
     return run(_resubmit(asked, timeout if wait else None, dry_run, output))
 
 
-async def _resubmit(asked: Resubmission, timeout: float | None, dry_run: bool, output: Format) -> Code:
+async def _resubmit(asked: Resubmission, timeout: float | None, dry_run: bool, output: Format) -> ExitCode:
     found = settings()
     async with open_stores(found, orders_may_be_away=not asked.changes) as stores, reading(found) as reads:
         plan = await prepare(stores, reads, asked)
@@ -65,13 +65,13 @@ async def _resubmit(asked: Resubmission, timeout: float | None, dry_run: bool, o
             await carry_out(stores, reads, asked, plan)
         if output is Format.TEXT:
             _print(asked, plan, dry_run)
-        code, state = Code.OK, TaskState.ERROR if dry_run else TaskState.PENDING
+        code, state = ExitCode.OK, TaskState.ERROR if dry_run else TaskState.PENDING
         if timeout is not None and not dry_run:
             ending = await follow(reads, [asked.task_id], timeout, output, good=TaskState.PROCESSED, rest=SETTLED)
             code, state = ending.code, ending.tasks[0].state
     if output is Format.JSON:
         told = {"task_id": asked.task_id, "resubmitted": not dry_run, "state": state, "changes": plan.audited()}
-        tell_json(told | {"no_effect": _no_effect_json(asked, plan)})
+        print_json(told | {"no_effect": _no_effect_json(asked, plan)})
     return code
 
 
@@ -84,9 +84,9 @@ def _no_effect_json(asked: Resubmission, plan: Plan) -> Json | None:
 
 def _print(asked: Resubmission, plan: Plan, dry_run: bool) -> None:
     done = "would be resubmitted (nothing was written)" if dry_run else "resubmitted: it is Pending"
-    tell(f"{asked.task_id}: {done}")
+    print_line(f"{asked.task_id}: {done}")
     if plan.generation is not None:
-        tell(f"step {asked.no_effect}: no effect, says {asked.requester}; key generation {plan.generation + 1}")
+        print_line(f"step {asked.no_effect}: no effect, says {asked.requester}; key generation {plan.generation + 1}")
     if plan.changes:
         rows = [[c.path, compact(c.audited()["from"]), compact(c.audited()["to"])] for c in plan.changes]
-        draw(table(["field", "before", "after"], rows))
+        print_rich(table(["field", "before", "after"], rows))

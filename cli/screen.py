@@ -37,23 +37,23 @@ class _Screen(Console):
         raise BrokenPipeError
 
 
-def out() -> Console:
+def data_console() -> Console:
     """Standard output. Not a terminal: nothing is cut or wrapped. Colours only on a terminal without NO_COLOR."""
     width = None if sys.stdout.isatty() else _UNBOUNDED
     return _Screen(width=width, markup=False, highlight=False, emoji=False)
 
 
-def talk() -> Console:
+def note_console() -> Console:
     """Standard error."""
     width = None if sys.stderr.isatty() else _UNBOUNDED
     return _Screen(stderr=True, width=width, markup=False, highlight=False, emoji=False)
 
 
-def draw(*parts: Text | Table) -> None:
+def print_rich(*parts: Text | Table) -> None:
     """Data for people."""
     with written():
         for part in parts:
-            out().print(part, soft_wrap=isinstance(part, Text))
+            data_console().print(part, soft_wrap=isinstance(part, Text))
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> Table:

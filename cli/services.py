@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from cli.app import By, Code, Output, run, said
+from cli.app import By, ExitCode, Output, required_text, run
 from cli.environment import reading, requester, settings
-from cli.output import Format, tell, tell_json
-from cli.screen import draw, table
+from cli.output import Format, print_json, print_line
+from cli.screen import print_rich, table
 from domain.faults import UsageError
 from domain.messages import Json
 from domain.text import clean
@@ -38,7 +38,7 @@ def services(
     reason: Why = "",
     by: By = "",
     output: Output = Format.TEXT,
-) -> Code:
+) -> ExitCode:
     """Show the circuit breakers of remote services, of one with what moved it; or open or close one by hand."""
     words: dict[Forced | None, bool] = {"open": open_it, "closed": close_it, None: auto}
     wanted = [word for word, given in words.items() if given]
@@ -48,33 +48,33 @@ def services(
         return run(_show(name and clean(name), output))
     if name is None:
         raise UsageError("say which service: python starter.py services NAME ...")
-    return run(_force(clean(name), wanted[0], requester(by), said("--reason", reason), output))
+    return run(_force(clean(name), wanted[0], requester(by), required_text("--reason", reason), output))
 
 
-async def _show(name: str | None, output: Format) -> Code:
+async def _show(name: str | None, output: Format) -> ExitCode:
     async with reading(settings()) as reads:
         _tell(await look_up(reads, name), output)
-    return Code.OK
+    return ExitCode.OK
 
 
-async def _force(name: str, forced: Forced | None, requester: str, reason: str, output: Format) -> Code:
+async def _force(name: str, forced: Forced | None, requester: str, reason: str, output: Format) -> ExitCode:
     found = settings()
     async with open_state_store(found, size=2) as store, reading(found) as reads:
         breakers = Services(store.database, breaker_terms(found))
         _tell(await force(breakers, reads, name, forced, requester=requester, reason=reason), output)
-    return Code.OK
+    return ExitCode.OK
 
 
 def _tell(known: KnownServices, output: Format) -> None:
     if output is Format.JSON:
         moves = {} if known.moves is None else {"moves": [m.model_dump() for m in known.moves]}
-        tell_json([_json(r, known.now) | moves for r in known.rows])
+        print_json([_json(r, known.now) | moves for r in known.rows])
         return
     headings = ["service", "breaker", "since", "failures in a row", "cause", "next probe", "probing", "by hand"]
-    draw(table(headings, (_row(r, known.now) for r in known.rows)))
+    print_rich(table(headings, (_row(r, known.now) for r in known.rows)))
     if known.moves:
-        tell("")
-        draw(table(["at", "what", "from", "to", "task", "why"], map(_move, known.moves)))
+        print_line("")
+        print_rich(table(["at", "what", "from", "to", "task", "why"], map(_move, known.moves)))
 
 
 def _move(event: ServiceEvent) -> list[str | Text]:

@@ -11,13 +11,13 @@ from typing import Annotated, Literal
 
 import typer
 
-from cli.app import Code, Output, Timeout, Wait, gravest, run
+from cli.app import ExitCode, Output, Timeout, Wait, gravest, run
 from cli.environment import settings, user
 from cli.follow import claimed, follow
 from cli.launch import Launched, launch
 from cli.links import namespace, ui_link
 from cli.messages import Message, read_messages
-from cli.output import Format, plain, say, tell, tell_json
+from cli.output import Format, plain, print_json, print_line, print_note
 from domain.faults import Unreachable, UsageError
 from domain.ids import attempt_id
 from domain.messages import Json
@@ -34,14 +34,14 @@ from store.submission import Accepted, Conflict, InvalidSubmission, Refused, Sub
 CLAIMED_WITHIN = timedelta(seconds=3)
 
 _CODES = {
-    "accepted": Code.OK,
-    "already accepted": Code.OK,
-    "invalid": Code.USAGE,
-    "conflict": Code.CONFLICT,
-    "refused": Code.CONFLICT,
-    "unreachable": Code.UNREACHABLE,
-    "not tried": Code.UNREACHABLE,
-    "failed": Code.BUG,
+    "accepted": ExitCode.OK,
+    "already accepted": ExitCode.OK,
+    "invalid": ExitCode.USAGE,
+    "conflict": ExitCode.CONFLICT,
+    "refused": ExitCode.CONFLICT,
+    "unreachable": ExitCode.UNREACHABLE,
+    "not tried": ExitCode.UNREACHABLE,
+    "failed": ExitCode.BUG,
 }
 
 
@@ -62,14 +62,14 @@ class Answer:
     link: str | None = None
 
     @property
-    def code(self) -> Code:
+    def code(self) -> ExitCode:
         """Its share in the exit code."""
         return _CODES[self.verdict]
 
     @property
     def taken(self) -> bool:
         """Whether both records are there."""
-        return self.code is Code.OK
+        return self.code is ExitCode.OK
 
 
 File = Annotated[str, typer.Argument(metavar="FILE|-", help="one JSON object, or one a line; - is standard input")]
@@ -81,7 +81,7 @@ Submitter = Annotated[
 
 def start(
     file: File, submitter: Submitter = "", wait: Wait = False, timeout: Timeout = 300, output: Output = Format.TEXT
-) -> Code:
+) -> ExitCode:
     """Submit tasks, and start their runs; --wait follows them to the end."""
     return run(_start(read_messages(file), _submitter(submitter), timeout if wait else None, output))
 
@@ -91,12 +91,12 @@ def submit(
     submitter: Submitter = "",
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="wait up to 3 s for a worker to claim them")] = True,
     output: Output = Format.TEXT,
-) -> Code:
+) -> ExitCode:
     """Submit tasks; whichever live worker has their definition claims and starts them."""
     return run(_submit(read_messages(file), _submitter(submitter), wait, output))
 
 
-async def _start(messages: list[Message], submitter: str, timeout: float | None, output: Format) -> Code:
+async def _start(messages: list[Message], submitter: str, timeout: float | None, output: Format) -> ExitCode:
     found = settings()
     connection()  # what can't be read is refused before anything is recorded
     async with open_stores(found) as stores, open_reads(address(found, "database_url")) as reads:
@@ -105,7 +105,7 @@ async def _start(messages: list[Message], submitter: str, timeout: float | None,
             ids = batch.ids
             await _warn_of_no_worker(stores, await batch.tasks())
             launched = await launch(found, stores, reads, ids) if ids else Launched([])
-            batch.codes += [Code.UNREACHABLE] * bool(launched.left)
+            batch.codes += [ExitCode.UNREACHABLE] * bool(launched.left)
             await batch.locate(launched.runs)
             if timeout is not None and ids:
                 if output is Format.TEXT:
@@ -115,7 +115,7 @@ async def _start(messages: list[Message], submitter: str, timeout: float | None,
         return gravest(batch.codes)
 
 
-async def _submit(messages: list[Message], submitter: str, wait: bool, output: Format) -> Code:
+async def _submit(messages: list[Message], submitter: str, wait: bool, output: Format) -> ExitCode:
     found = settings()
     async with open_stores(found) as stores, open_reads(address(found, "database_url")) as reads:
         batch = Batch(found, reads, await _take_in(stores, messages, submitter), output)
@@ -153,8 +153,8 @@ class Batch:
         try:
             yield
         except Unreachable as error:
-            say(f"error: {error}")
-            self.codes.append(Code.UNREACHABLE)
+            print_note(f"error: {error}")
+            self.codes.append(ExitCode.UNREACHABLE)
         finally:
             self.answer()
 
@@ -163,7 +163,7 @@ class Batch:
         if not self._is_answered:
             self._is_answered = True
             if self._output is Format.JSON:
-                tell_json([asdict(a) for a in self._answers])
+                print_json([asdict(a) for a in self._answers])
             else:
                 _print(self._answers)
 
@@ -177,11 +177,11 @@ async def _take_in(stores: Stores, messages: list[Message], submitter: str) -> l
         if not answer.taken:
             who = f" task {answer.task_id}:" if answer.task_id else ""
             for text in answer.problems or (answer.message,):
-                say(f"line {message.line}:{who} {text}")
+                print_note(f"line {message.line}:{who} {text}")
         if answer.verdict == "unreachable":
             rest = messages[len(answers) :]
             if rest:
-                say(f"error: the {len(rest)} behind it were not tried; submitting the whole again is safe")
+                print_note(f"error: the {len(rest)} behind it were not tried; submitting the whole again is safe")
             return answers + [Answer(m.line, None, "not tried", answer.message) for m in rest]
     return answers
 
@@ -228,7 +228,7 @@ async def _say_unclaimed(stores: Stores, tasks: Sequence[Task]) -> None:
     dead = await _warn_of_no_worker(stores, tasks)
     for task in tasks:
         if task.definition not in dead:
-            say(f"{task.task_id}: not claimed yet; live workers have its definition, and are busy")
+            print_note(f"{task.task_id}: not claimed yet; live workers have its definition, and are busy")
 
 
 async def _warn_of_no_worker(stores: Stores, tasks: Sequence[Task]) -> set[str]:
@@ -237,16 +237,20 @@ async def _warn_of_no_worker(stores: Stores, tasks: Sequence[Task]) -> set[str]:
     dead = {n for n in names if not await stores.intake.live_worker_for(n, 3 * ALIVE)}
     for name in sorted(dead):
         count = sum(t.definition == name for t in tasks)
-        say(f"no live worker has the definition {name!r}: {count} submitted, kept until one runs (`python worker.py`)")
+        print_note(
+            f"no live worker has the definition {name!r}: {count} submitted, kept until one runs (`python worker.py`)"
+        )
     return dead
 
 
 def _print(answers: list[Answer]) -> None:
     for answer in answers:
         if answer.taken:
-            tell(f"{answer.task_id}  {answer.verdict}  {answer.state or ''}  {answer.attempt or 'not claimed yet'}")
+            print_line(
+                f"{answer.task_id}  {answer.verdict}  {answer.state or ''}  {answer.attempt or 'not claimed yet'}"
+            )
             if answer.link:
-                tell(f"    {plain(answer.link)}")
+                print_line(f"    {plain(answer.link)}")
 
 
 def _submitter(given: str) -> str:

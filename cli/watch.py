@@ -12,12 +12,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from cli.app import Code, Output, checked_ids, run
+from cli.app import ExitCode, Output, checked_ids, run
 from cli.environment import reading, settings
 from cli.follow import as_asked
 from cli.look import event_row
-from cli.output import Format, tell, tell_json
-from cli.screen import coloured, out, table
+from cli.output import Format, print_json, print_line
+from cli.screen import coloured, data_console, table
 from domain.faults import NotFound
 from domain.states import StepState
 from operators.times import instant
@@ -49,19 +49,19 @@ def watch(
         list[str] | None, typer.Argument(metavar="ID", callback=checked_ids, help="all recent ones by default")
     ] = None,
     output: Output = Format.TEXT,
-) -> Code:
+) -> ExitCode:
     """Watch tasks move until they rest; without ids, all recent ones until Ctrl-C."""
     return run(_watch(task_ids or [], output))
 
 
-async def _watch(task_ids: Sequence[str], output: Format) -> Code:
+async def _watch(task_ids: Sequence[str], output: Format) -> ExitCode:
     async with reading(settings()) as reads:
         with _view(output, from_now_on=not task_ids) as view:
             while True:
                 tasks = await _look(reads, task_ids)
                 await view.show(reads, tasks)
                 if task_ids and all(t.state.is_settled for t in tasks):
-                    return Code.OK
+                    return ExitCode.OK
                 await asyncio.sleep(_LOOK_S)
 
 
@@ -76,7 +76,7 @@ async def _look(reads: Reads, task_ids: Sequence[str]) -> Sequence[Task]:
 
 @contextmanager
 def _view(output: Format, *, from_now_on: bool) -> Iterator[View]:
-    console = out()
+    console = data_console()
     if output is Format.JSON or not console.is_terminal:
         yield EventLines(output, from_now_on=from_now_on)
         return
@@ -105,10 +105,10 @@ class EventLines:
 
     def _print(self, event: Event) -> None:
         if self._output is Format.JSON:
-            tell_json(event.model_dump(), lines=True)
+            print_json(event.model_dump(), lines=True)
             return
         number, at, kind, states, actor, detail = (str(cell) for cell in event_row(event))
-        tell(f"{at}  {event.task_id}  {number}  {kind}  {states}  {actor}  {detail}")
+        print_line(f"{at}  {event.task_id}  {number}  {kind}  {states}  {actor}  {detail}")
 
 
 class LiveTable:

@@ -19,9 +19,9 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from cli.app import Code, Output, run
-from cli.output import Format, plain, say, tell_json
-from cli.screen import talk
+from cli.app import ExitCode, Output, run
+from cli.output import Format, plain, print_json, print_note
+from cli.screen import note_console
 from devstack.processes.parent import die_with_recorded_parent
 from devstack.processes.records import EmbeddedServerError
 from devstack.stack.embedded import EmbeddedStack
@@ -45,7 +45,7 @@ def up(
     ] = DEFAULT_STATE_DIR,
     workers: Annotated[int, typer.Option(min=1, max=32, help="how many worker processes")] = 2,
     output: Output = Format.TEXT,
-) -> Code:
+) -> ExitCode:
     """Start PostgreSQL, Temporal, simulated services and workers here, and keep them running until Ctrl-C.
 
     With -o json, one object with all addresses goes to standard output once everything is ready.
@@ -53,21 +53,21 @@ def up(
     return run(_up(state_dir, workers, output))
 
 
-async def _up(state_dir: Path, workers: int, output: Format) -> Code:
-    console = talk()
+async def _up(state_dir: Path, workers: int, output: Format) -> ExitCode:
+    console = note_console()
     screen = StackScreen(console)
     stack = EmbeddedStack(state_dir, workers=workers, on_event=screen.show)
     try:
         async with running_stack(stack) as stop:
             screen.close()
             if output is Format.JSON:
-                tell_json(description(stack), lines=True)
+                print_json(description(stack), lines=True)
             else:
                 console.print(_welcome(stack, state_dir))
             await stop.wait()
     except Interrupted:
-        return Code.INTERRUPTED
-    return Code.OK
+        return ExitCode.INTERRUPTED
+    return ExitCode.OK
 
 
 def description(stack: EmbeddedStack) -> dict[str, Any]:
@@ -101,7 +101,7 @@ async def running_stack(stack: EmbeddedStack) -> AsyncIterator[asyncio.Event]:
     """
     read_settings()
     for remark in unknown_settings():
-        say(f"warning: {remark}")
+        print_note(f"warning: {remark}")
     stop = _stopped_by_signals(stack)
     die_with_recorded_parent()
     hung_up = asyncio.create_task(_watch_terminal(stop))

@@ -12,10 +12,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from cli.app import Code, Output, run
+from cli.app import ExitCode, Output, run
 from cli.links import ui_link
-from cli.output import Format, tell_json
-from cli.screen import out, talk
+from cli.output import Format, print_json
+from cli.screen import data_console, note_console
 from devstack.demo.board import Board
 from devstack.demo.services import SimulatorControl
 from devstack.demo.story import Story
@@ -49,7 +49,7 @@ def demo(
         Path, typer.Option(help="folder for the demo alone; an earlier demo's data in it is deleted")
     ] = Path(".local/demo"),
     output: Output = Format.TEXT,
-) -> Code:
+) -> ExitCode:
     """Run orders through real servers, break services and a worker on purpose, and show what came of it.
 
     Ends by itself; with exit code 1 if a task is not settled, or an audit of all of them finds a violation.
@@ -57,8 +57,8 @@ def demo(
     return run(_demo(keep, state_dir, output))
 
 
-async def _demo(keep: bool, state_dir: Path, output: Format) -> Code:
-    console = talk()
+async def _demo(keep: bool, state_dir: Path, output: Format) -> ExitCode:
+    console = note_console()
     screen, board = StackScreen(console), Board(console)
 
     def on_event(event: StackEvent) -> None:
@@ -74,17 +74,17 @@ async def _demo(keep: bool, state_dir: Path, output: Format) -> Code:
                 console.print(_where(stack, state_dir, verdict))
                 await stop.wait()
     except Interrupted:
-        return Code.INTERRUPTED
+        return ExitCode.INTERRUPTED
     return code
 
 
-def conclude(verdict: DemoVerdict, seconds: float, output: Format) -> Code:
+def conclude(verdict: DemoVerdict, seconds: float, output: Format) -> ExitCode:
     """Print what came of it; the exit code says whether all of it holds."""
     if output is Format.JSON:
-        tell_json(as_json(verdict, seconds))
+        print_json(as_json(verdict, seconds))
     else:
-        print_summary(out(), verdict, seconds)
-    return Code.OK if verdict.holds else Code.FAILED
+        print_summary(data_console(), verdict, seconds)
+    return ExitCode.OK if verdict.holds else ExitCode.FAILED
 
 
 async def _play(stack: EmbeddedStack, board: Board) -> DemoVerdict:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cli.app import Code, gravest, said
+from cli.app import ExitCode, gravest, required_text
 from cli.messages import read_messages
 from definitions.order import ORDER
 from domain.faults import UsageError
@@ -49,14 +49,14 @@ def test_place_of_a_database_can_be_used_as_an_address(dsn: str, where: str) -> 
 
 
 def test_gravest_outcome_decides_the_exit_code() -> None:
-    codes = [Code.OK, Code.FAILED, Code.TIMED_OUT, Code.USAGE, Code.CONFLICT, Code.UNREACHABLE]
+    codes = [ExitCode.OK, ExitCode.FAILED, ExitCode.TIMED_OUT, ExitCode.USAGE, ExitCode.CONFLICT, ExitCode.UNREACHABLE]
     assert [gravest(codes[: n + 1]) for n in range(len(codes))] == codes
-    assert gravest([]) is Code.OK
+    assert gravest([]) is ExitCode.OK
 
 
 @pytest.mark.failure(84)
 def test_long_reason_on_the_command_line_is_cut() -> None:
-    assert said("--reason", " " + "x" * 10_000) == "x" * 500
+    assert required_text("--reason", " " + "x" * 10_000) == "x" * 500
 
 
 @pytest.mark.failure(111)

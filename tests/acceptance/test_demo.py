@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cli.app import Code
+from cli.app import ExitCode
 from cli.output import Format
 from devstack.demo.command import conclude
 from devstack.demo.moment import Moment, look
@@ -212,7 +212,7 @@ async def test_demo_fails_with_whatever_contradicts_it_and_names_the_task(
 
     good = await (await stands()).judged(databases)
     assert [c for c in good.checks if not c.holds] == []
-    assert conclude(good, 1, Format.TEXT) is Code.OK
+    assert conclude(good, 1, Format.TEXT) is ExitCode.OK
     missed = []
     for tamper, rule in TAMPERINGS:
         tampered = await stands()
@@ -220,6 +220,6 @@ async def test_demo_fails_with_whatever_contradicts_it_and_names_the_task(
         capsys.readouterr()
         code = conclude(await tampered.judged(databases), 1, Format.TEXT)
         told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("✗")]
-        if code is not Code.FAILED or not any(rule in line and named in line for line in told):
+        if code is not ExitCode.FAILED or not any(rule in line and named in line for line in told):
             missed.append((tamper.__name__, code, told))
     assert missed == []
