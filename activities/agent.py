@@ -276,7 +276,7 @@ class Agents:
         self._agents = {a.service: a() for a in agents}
         self.actions = {a.name: a for agent in agents for a in agent.actions()}
 
-    async def perform(  # noqa: PLR0911 (a table of outcomes)
+    async def carry_out(  # noqa: PLR0911 (a table of outcomes)
         self, request: AgentRequest, deadline: float, tell: Callable[[str], None] = lambda _: None
     ) -> Outcome:
         """Make the calls of a request until it is done, refused, out of calls or out of time.
@@ -353,7 +353,7 @@ class Agents:
         except (Fault, AnswersLater):
             raise
         except Exception as error:
-            text = f"the Agent raised {told(error)}"
+            text = f"the Agent raised {describe_error(error)}"
             raise UnknownOutcome(text) if call.sent else _Lacking(spec.name, text) from error
 
     async def _ask_or_send(
@@ -468,7 +468,7 @@ def _words(error: Exception) -> str:
     return clean(str(error))[:1000]
 
 
-def told(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """An error that nobody foresaw, by its class and what it says, without the input that it was about."""
     if isinstance(error, ValidationError):
         return f"ValidationError: {_first_problem(error)}"

@@ -22,22 +22,22 @@ from activities.reservations import Reservation, Reservations
 from domain.faults import DEFINITION_ERROR, KEY_FORGOTTEN, Unreachable
 from domain.ids import actor, attempt_id
 from domain.messages import (
-    Begin,
+    AttemptEnd,
+    BeginStep,
     Completed,
-    End,
     GaveUp,
-    Heard,
     Outcome,
     Overtaken,
     Refused,
-    Report,
     Results,
+    ResultsRequest,
+    SignalRef,
+    StepWork,
     StoodDown,
     TimedOut,
     UndoRequest,
     UndoVerdict,
-    Wanted,
-    Work,
+    WriteResult,
 )
 from domain.text import clean
 from store.breakers import Services
@@ -55,7 +55,7 @@ _SENDER_S = 5.0
 _SMALL = 16_384
 """A longer result is not part of what an inline step returns, as many may return at once: the run fetches it."""
 
-_CAME_LATE = frozenset({End.DEADLINE_PASSED, End.SUPERSEDED, End.UNDO_REQUESTED})
+_CAME_LATE = frozenset({AttemptEnd.DEADLINE_PASSED, AttemptEnd.SUPERSEDED, AttemptEnd.UNDO_REQUESTED})
 """How a boundary ends whose answer came too late to count."""
 
 
@@ -67,20 +67,20 @@ class Bookkeeping:
     ) -> None:
         self._store, self._inbox, self._services = store, inbox, services
         self._reservations, self._agents = reservations, agents
-        self._living: dict[tuple[str, str, str, bool], asyncio.Future[Report]] = {}
+        self._living: dict[tuple[str, str, str, bool], asyncio.Future[WriteResult]] = {}
 
     @activity.defn
-    async def perform(self, work: Work) -> Report:
+    async def perform(self, work: StepWork) -> WriteResult:
         """Do an inline step: call its Agent under a reservation, and write the boundary behind it."""
         return await self._joined("perform", work, self._perform)
 
     @activity.defn
-    async def record(self, work: Work) -> Report:
+    async def record(self, work: StepWork) -> WriteResult:
         """Begin a step that has no outcome yet, or write the boundary behind the outcome of a queued one."""
         return await self._joined("begin" if work.outcome is None else "record", work, self._record)
 
     @activity.defn
-    async def results(self, wanted: Wanted) -> Results:
+    async def results(self, wanted: ResultsRequest) -> Results:
         """Recorded results, as many as one message should carry."""
         return Results(results=await self._store.results(wanted.task_id, wanted.steps))
 
@@ -91,7 +91,9 @@ class Bookkeeping:
             work.cancel()
         await asyncio.gather(*living, return_exceptions=True)
 
-    async def _joined(self, name: str, work: Work, do: Callable[[Hold, Work], Awaitable[Report]]) -> Report:
+    async def _joined(
+        self, name: str, work: StepWork, do: Callable[[Hold, StepWork], Awaitable[WriteResult]]
+    ) -> WriteResult:
         """Do it, or wait for its twin: a workflow task that fails in mid-stretch runs all its activities again, while
         the first ones are alive. What was begun goes on although its activity is cancelled.
         """
@@ -104,7 +106,7 @@ class Bookkeeping:
         report = self._with_grant(hold, work.begin if name == "begin" else work.then, began, work.undo, done)
         return report if report.result is None or len(json.dumps(report.result)) <= _SMALL else _without_result(report)
 
-    async def _perform(self, hold: Hold, work: Work) -> Report:
+    async def _perform(self, hold: Hold, work: StepWork) -> WriteResult:
         reservation = self._reservations.take(hold.run_id, work.step, work.undo)
         if reservation is None:
             report = await self._advance(hold, work, work.begin)
@@ -115,33 +117,33 @@ class Bookkeeping:
             raise ValueError(f"step {work.step} is to be performed without a request")
         request = work.request.granted(reservation.grant, hold.run_id)
         try:
-            outcome = await self._agents.perform(request, reservation.deadline)
+            outcome = await self._agents.carry_out(request, reservation.deadline)
         except AnswersLater:
             outcome = GaveUp(cause=f"the service answers later, for which step {work.step} does not wait")
         return await self._write(hold, work, outcome)
 
-    async def _record(self, hold: Hold, work: Work) -> Report:
+    async def _record(self, hold: Hold, work: StepWork) -> WriteResult:
         if work.outcome is not None:
             return _without_result(await self._write(hold, work, work.outcome))  # the run has it from the Agent
         if self._reservations.peek(hold.run_id, work.step, work.undo) is not None:
-            return Report()
+            return WriteResult()
         report = await self._advance(hold, work, work.begin)
         if report.grant is None or work.undo:
             return report
         return report.model_copy(update={"answer": (await self.find_answer(work)).answer})
 
     @activity.defn
-    async def find_answer(self, work: Work) -> Report:
+    async def find_answer(self, work: StepWork) -> WriteResult:
         """Look for an answer that came later, while the activity that it should complete still waits."""
-        return Report(answer=await self._inbox.find(work.request.keys[-1]) if work.request else None)
+        return WriteResult(answer=await self._inbox.find(work.request.keys[-1]) if work.request else None)
 
     @activity.defn
-    async def finish_undo(self, work: Work) -> Report:
+    async def finish_undo(self, work: StepWork) -> WriteResult:
         """Compensated, for a log that has nothing (left) to undo."""
         return await self._store.undo_advance(_hold(work))
 
     @activity.defn
-    async def release(self, work: Work) -> Report:
+    async def release(self, work: StepWork) -> WriteResult:
         """Give the row back, for a run that was told to stop."""
         hold = _hold(work)
         return await self._store.release(
@@ -157,7 +159,9 @@ class Bookkeeping:
             request = request.model_copy(update={"requester": by, "sender": sender})
         return await self._store.request_undo(request)
 
-    async def _advance(self, hold: Hold, work: Work, begin: Begin | None, done: Completed | None = None) -> Report:
+    async def _advance(
+        self, hold: Hold, work: StepWork, begin: BeginStep | None, done: Completed | None = None
+    ) -> WriteResult:
         """Write a boundary, and keep what it grants: the time that the store took to answer is gone."""
         name, calls = (work.step, done.calls) if done else (None, None)
         sent_at = uptime()
@@ -171,7 +175,7 @@ class Bookkeeping:
             self._reservations.put(hold.run_id, begin.step, work.undo, reservation)
         return report
 
-    async def _write(self, hold: Hold, work: Work, outcome: Outcome) -> Report:
+    async def _write(self, hold: Hold, work: StepWork, outcome: Outcome) -> WriteResult:
         """Write what came of a call; then, best effort, keep it if it came too late, and tell the service's breaker."""
         report = await self._boundary(hold, work, outcome)
         if report.end in _CAME_LATE and _is_answer(outcome):
@@ -189,7 +193,7 @@ class Bookkeeping:
         elif cause := _failure(outcome):
             await self._services.failed(service, hold.task_id, cause, report=f"{hold.locked_by}:{step}")
 
-    async def _boundary(self, hold: Hold, work: Work, outcome: Outcome) -> Report:
+    async def _boundary(self, hold: Hold, work: StepWork, outcome: Outcome) -> WriteResult:
         """One guarded statement, whatever came of the call."""
         match outcome:
             case Completed():
@@ -207,9 +211,9 @@ class Bookkeeping:
                     pause_s=outcome.retry_after_s,
                 )
             case TimedOut():
-                return Report(end=End.DEADLINE_PASSED, cause=outcome.cause)
+                return WriteResult(end=AttemptEnd.DEADLINE_PASSED, cause=outcome.cause)
             case Overtaken():
-                return Report(end=End.SUPERSEDED, cause=outcome.cause)
+                return WriteResult(end=AttemptEnd.SUPERSEDED, cause=outcome.cause)
             case StoodDown():
                 delay = timedelta(seconds=outcome.retry_after_s)
                 return await self._store.release(
@@ -217,14 +221,16 @@ class Bookkeeping:
                 )
         assert_never(outcome)
 
-    async def _refuse(self, hold: Hold, work: Work, outcome: Refused) -> Report:
+    async def _refuse(self, hold: Hold, work: StepWork, outcome: Refused) -> WriteResult:
         error = {"step": work.step, "code": outcome.code, "message": outcome.message}
         if work.undo:
             return await self._store.undo_fail(hold, work.step, error)
         then: Literal["undo", "error"] = "error" if outcome.code == KEY_FORGOTTEN else work.on_refused
         return await self._store.fail(hold, work.step, error, unknown=outcome.unknown_before, then=then)
 
-    def _with_grant(self, hold: Hold, begun: Begin | None, began: float, undo: bool, report: Report) -> Report:
+    def _with_grant(
+        self, hold: Hold, begun: BeginStep | None, began: float, undo: bool, report: WriteResult
+    ) -> WriteResult:
         """What is held for a queued step that was begun, by this activity or its twin, and what is left of it now."""
         if begun is None or not begun.queued or report.end is not None:
             return report.model_copy(update={"grant": None})
@@ -233,7 +239,7 @@ class Bookkeeping:
         return report.model_copy(update={"grant": held.as_grant(began) if held else gone})
 
 
-async def _sender(heard: Heard) -> str:
+async def _sender(heard: SignalRef) -> str:
     """Who sent a signal, by his own word to Temporal; empty if Temporal does not say now."""
     handle = activity.client().get_workflow_handle(heard.workflow_id, run_id=heard.run_id)
     number = 0
@@ -271,11 +277,11 @@ def _is_answer(outcome: Outcome) -> bool:
     return isinstance(outcome, Completed) or (isinstance(outcome, Overtaken) and outcome.answered)
 
 
-def _without_result(report: Report) -> Report:
+def _without_result(report: WriteResult) -> WriteResult:
     return report.model_copy(update={"result": None})
 
 
-def _hold(work: Work) -> Hold:
+def _hold(work: StepWork) -> Hold:
     info = activity.info()
     locked_by = str(info.workflow_id)
     if locked_by != attempt_id(str(info.workflow_type), work.task_id, work.epoch):

@@ -39,7 +39,7 @@ def agent_activity(agents: Agents, services: Collection[str], stalls: StallDetec
             cause = f"the reservation is of run {request.run_id}, not of {info.workflow_run_id}"
             raise _as_error(Overtaken(cause=cause, answered=False))
         try:
-            outcome = await agents.perform(request, started + _left_s(info, request), activity.heartbeat)
+            outcome = await agents.carry_out(request, started + _left_s(info, request), activity.heartbeat)
         except AnswersLater:
             activity.raise_complete_async()
         if isinstance(outcome, Completed):

@@ -91,7 +91,7 @@ def install() -> None:
     _BridgeServiceClient._rpc_call = _rpc(_BridgeServiceClient._rpc_call)  # type: ignore[method-assign]
     transport = httpx.AsyncHTTPTransport
     transport.handle_async_request = _request(transport.handle_async_request)  # type: ignore[method-assign]
-    Agents.perform = _perform(Agents.perform)  # type: ignore[method-assign]
+    Agents.carry_out = _perform(Agents.carry_out)  # type: ignore[method-assign]
 
 
 Method = Callable[..., Awaitable[Any]]

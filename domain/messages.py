@@ -216,7 +216,7 @@ class UndoCall(Message):
     body: Json
 
 
-class Begin(Message):
+class BeginStep(Message):
     """Terms on which a step, or the undo of one, begins.
 
     Attributes:
@@ -254,7 +254,7 @@ class Grant(Message):
         return self.model_copy(update={"granted_at": began + timedelta(seconds=self.after_s)})
 
 
-class Work(Message):
+class StepWork(Message):
     """One step of one attempt, for the bookkeeping activities.
 
     Attributes:
@@ -271,14 +271,14 @@ class Work(Message):
     nonce: str = ""
     step: str
     undo: bool
-    begin: Begin
+    begin: BeginStep
     request: AgentRequest | None = None
     outcome: Outcome | None = None
-    then: Begin | None = None
+    then: BeginStep | None = None
     on_refused: Literal["undo", "error"] = "error"
 
 
-class End(StrEnum):
+class AttemptEnd(StrEnum):
     """How an attempt ends. All but the first two are typed failures of the run, so that the UI tells the truth."""
 
     PROCESSED = "Processed"
@@ -293,7 +293,7 @@ class End(StrEnum):
     NOT_RECORDED = "NotRecorded"
 
 
-class Report(Message):
+class WriteResult(Message):
     """What the store answered to a bookkeeping write.
 
     Attributes:
@@ -304,7 +304,7 @@ class Report(Message):
         answer: An answer that came in before the call, for a step that answers later.
     """
 
-    end: End | None = None
+    end: AttemptEnd | None = None
     cause: str = ""
     steps: dict[str, StepState] = {}
     result: Json | None = None
@@ -312,7 +312,7 @@ class Report(Message):
     answer: Outcome | None = None
 
 
-class Wanted(Message):
+class ResultsRequest(Message):
     """Steps of a task whose recorded results an attempt needs."""
 
     task_id: str
@@ -328,7 +328,7 @@ class Results(Message):
 # --- undo on request ------------------------------------------------------------------------------------------
 
 
-class Heard(Message):
+class SignalRef(Message):
     """A signal that a run has got: which run, and number so many of those that ask for undo."""
 
     workflow_id: str
@@ -349,7 +349,7 @@ class UndoRequest(Message):
     holder: str | None = None
     definition: str | None = None
     sender: str = ""
-    heard: Heard | None = None
+    heard: SignalRef | None = None
 
 
 class UndoVerdict(Message):

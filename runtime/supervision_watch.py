@@ -9,7 +9,7 @@ import structlog
 from temporalio.client import Client
 
 from store.supervision import Supervision
-from supervisor.activities import SweepTerms
+from supervisor.activities import SweepSettings
 from supervisor.schedule import ensure_schedule
 
 log = structlog.get_logger(__name__)
@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 class SupervisionWatch:
     """Alerts on a missed sweep, and makes a missing Schedule again."""
 
-    def __init__(self, supervision: Supervision, client: Client, terms: SweepTerms) -> None:
+    def __init__(self, supervision: Supervision, client: Client, terms: SweepSettings) -> None:
         self._supervision, self._client, self._terms = supervision, client, terms
         self._watching_since = monotonic()
 

@@ -21,7 +21,7 @@ from store.state_store import StateStore
 from store.submission import SubmissionDesk
 
 if TYPE_CHECKING:
-    from supervisor.activities import SweepTerms
+    from supervisor.activities import SweepSettings
 
 
 @dataclass(frozen=True)
@@ -91,11 +91,11 @@ def breaker_terms(settings: Settings) -> BreakerTerms:
     )
 
 
-def sweep_terms(settings: Settings) -> SweepTerms:
+def sweep_terms(settings: Settings) -> SweepSettings:
     """Bounds of a sweep, the pace of its recoveries, and what it alerts on."""
-    from supervisor.activities import SweepTerms  # noqa: PLC0415 (it brings Temporal's SDK)
+    from supervisor.activities import SweepSettings  # noqa: PLC0415 (it brings Temporal's SDK)
 
-    return SweepTerms(
+    return SweepSettings(
         interval_s=settings.sweep_interval.total_seconds(),
         window_s=settings.sweep_window.total_seconds(),
         page=settings.sweep_page,

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from uuid import uuid4
 
 from domain.ids import attempt_id
-from domain.messages import Begin, End, Grant, Json, Report, UndoRequest, UndoVerdict
+from domain.messages import AttemptEnd, BeginStep, Grant, Json, UndoRequest, UndoVerdict, WriteResult
 from domain.states import CLAIMABLE, EventKind, StepState, TaskState, UndoState
 from store.database import BeforeCommit, Database, Params, query
 from store.snapshot import Snapshot, StepRow
@@ -164,8 +164,8 @@ class StateStore:
         done: str | None = None,
         result: Json | None = None,
         calls: int | None = None,
-        begin: Begin | None = None,
-    ) -> Report:
+        begin: BeginStep | None = None,
+    ) -> WriteResult:
         """Write one boundary: step `done` is Completed with `result`, step `begin` Running with its calls reserved.
 
         The task is Processed with the last step. A reservation unused (`calls` of it were used) returns.
@@ -174,7 +174,7 @@ class StateStore:
 
     async def fail(
         self, hold: Hold, step: str, error: Json, *, unknown: bool | None, then: Literal["undo", "error"]
-    ) -> Report:
+    ) -> WriteResult:
         """Record a permanent fault at once: Error with an alert, or Compensating.
 
         `unknown`: a call of this attempt or an earlier one may have been done all the same; the Agent knows, as it was
@@ -182,11 +182,11 @@ class StateStore:
         have begun.
         """
         said = {"step": step, "error": json.dumps(error), "unknown": unknown, "then": then}
-        return await self._once("fail", hold, said, EventKind.FAILED, End.PERMANENT_FAULT, error["message"])
+        return await self._once("fail", hold, said, EventKind.FAILED, AttemptEnd.PERMANENT_FAULT, error["message"])
 
     async def give_up(
         self, hold: Hold, step: str, cause: str, *, unknown: bool = True, sent: int | None = None, pause_s: float = 0.0
-    ) -> Report:
+    ) -> WriteResult:
         """The allowance is spent: bring the task's deadline forward to now, so that the Supervisor need not wait.
 
         Args:
@@ -196,7 +196,7 @@ class StateStore:
             pause_s: The next attempt begins no sooner than this.
         """
         said = {"step": step, "cause": cause, "unknown": unknown, "sent": sent, "pause_s": pause_s}
-        return await self._once("give_up", hold, said, EventKind.GAVE_UP, End.GAVE_UP, cause)
+        return await self._once("give_up", hold, said, EventKind.GAVE_UP, AttemptEnd.GAVE_UP, cause)
 
     async def release(
         self,
@@ -207,14 +207,14 @@ class StateStore:
         sent: int | None,
         delay: timedelta,
         lacking: str = "",
-    ) -> Report:
+    ) -> WriteResult:
         """Give the row back without counting a failure; of what `step` reserved all returns but the calls `sent`.
 
         `sent`: None if that is not known; then nothing returns. `lacking`: the part with which the cause begins, of
         which there is to be an alert.
         """
         said = {"cause": cause, "step": step, "sent": sent, "delay_s": delay.total_seconds(), "lacking": lacking}
-        return await self._once("release", hold, said, EventKind.RELEASED, End.RELEASED, cause)
+        return await self._once("release", hold, said, EventKind.RELEASED, AttemptEnd.RELEASED, cause)
 
     async def note_late(self, task_id: str, step: str, answer: Json, *, actor: str) -> None:
         """Keep an answer that came too late as evidence, once an actor and step; nothing else changes."""
@@ -230,15 +230,17 @@ class StateStore:
         return _verdict(request, *await self._on_request("request_undo", EventKind.UNDO_REQUESTED, asked))
 
     async def undo_advance(
-        self, hold: Hold, *, done: str | None = None, calls: int | None = None, begin: Begin | None = None
-    ) -> Report:
+        self, hold: Hold, *, done: str | None = None, calls: int | None = None, begin: BeginStep | None = None
+    ) -> WriteResult:
         """Write one boundary of an undo run; the task is Compensated once its log has nothing left."""
         return await self._boundary("undo_advance", hold, done, begin, calls, None)
 
-    async def undo_fail(self, hold: Hold, step: str, error: Json) -> Report:
+    async def undo_fail(self, hold: Hold, step: str, error: Json) -> WriteResult:
         """The undo of a step was refused for good: CompensationFailed with an alert."""
         said = {"step": step, "error": json.dumps(error)}
-        return await self._once("undo_fail", hold, said, EventKind.UNDO_FAILED, End.UNDO_FAILED, error["message"])
+        return await self._once(
+            "undo_fail", hold, said, EventKind.UNDO_FAILED, AttemptEnd.UNDO_FAILED, error["message"]
+        )
 
     # --- people -----------------------------------------------------------------------------------------------
 
@@ -344,7 +346,9 @@ class StateStore:
         changed, after = await self._transition(name, {**asked, "request": token}, before_commit=before_commit)
         return bool(changed) or await self._was_written(asked["task_id"], kind, asked["requester"], token), after
 
-    async def _once(self, name: str, hold: Hold, said: Params, kind: EventKind, end: End, cause: str) -> Report:
+    async def _once(
+        self, name: str, hold: Hold, said: Params, kind: EventKind, end: AttemptEnd, cause: str
+    ) -> WriteResult:
         """A write by which an attempt ends, which it makes once."""
         changed, after = await self._transition(name, {**hold.params, **said})
         if changed or await self._was_written(hold.task_id, kind, hold.locked_by):
@@ -356,10 +360,10 @@ class StateStore:
         name: str,
         hold: Hold,
         done: str | None,
-        begin: Begin | None,
+        begin: BeginStep | None,
         calls: int | None,
         result: Json | None,
-    ) -> Report:
+    ) -> WriteResult:
         reservation = uuid4().hex
         params = {
             **hold.params,
@@ -383,22 +387,22 @@ class StateStore:
         if (over := _ended(after, hold, done, finished)) is not None:
             return over
         if begin is None:
-            return Report(result=after.result)
+            return WriteResult(result=after.result)
         step = after.step(begin.step)
         if step.reservation == reservation:
-            return Report(result=after.result if done else None, grant=_grant(step, after.body))
+            return WriteResult(result=after.result if done else None, grant=_grant(step, after.body))
         if done is not None or step.state is finished:
-            return Report(result=after.result or {})  # what did not begin is begun again, or given up, by itself
+            return WriteResult(result=after.result or {})  # what did not begin is begun again, or given up, by itself
         return await self._not_begun(hold, after, step, undo=undo)
 
-    async def _not_begun(self, hold: Hold, after: Snapshot, step: StepRow, *, undo: bool) -> Report:
+    async def _not_begun(self, hold: Hold, after: Snapshot, step: StepRow, *, undo: bool) -> WriteResult:
         """End an attempt whose next step could not begin: for want of its service, or of calls."""
         if after.blocks(step.name, undo=undo):
             cause = f"step {step.name} waits: the breaker of its service is open"
             return await self.release(hold, cause, sent=0, delay=_BLOCKED)
         if (step.undo_budget_left if undo else step.budget_left) == 0:
             return await self.give_up(hold, step.name, f"step {step.name}: the budget of calls is spent")
-        return _over(End.SUPERSEDED, f"step {step.name} is {step.state} and could not begin", after)
+        return _over(AttemptEnd.SUPERSEDED, f"step {step.name} is {step.state} and could not begin", after)
 
 
 def _wanted(loaded: Sequence[tuple[str, int]], states: Sequence[TaskState]) -> Params:
@@ -418,43 +422,43 @@ def _grant(step: StepRow, body: Json | None) -> Grant:
     return Grant(calls=step.reserved, within_s=within_s, unknown=step.unknown, key_age_s=step.key_age_s, body=body)
 
 
-def _over(end: End, cause: str, after: Snapshot | None, result: Json | None = None) -> Report:
+def _over(end: AttemptEnd, cause: str, after: Snapshot | None, result: Json | None = None) -> WriteResult:
     """How an attempt ends, with what the store says of the steps."""
     steps = {s.name: s.state for s in after.steps} if after else {}
-    return Report(end=end, cause=cause, steps=steps, result=result)
+    return WriteResult(end=end, cause=cause, steps=steps, result=result)
 
 
-def _ended(after: Snapshot, hold: Hold, done: str | None, finished: StepState) -> Report | None:
+def _ended(after: Snapshot, hold: Hold, done: str | None, finished: StepState) -> WriteResult | None:
     """How the attempt ends behind a boundary; None if it goes on."""
     if after.epoch != hold.epoch:
         return _lost(after, hold)
     if done is not None and after.step(done).state is not finished:
         return _unfinished(after, hold, done)
     if finished is StepState.UNDONE and after.state is TaskState.COMPENSATION_FAILED:
-        return _over(End.UNDO_FAILED, "an entry could not be undone, or a person has skipped it", after)
-    ends = {TaskState.PROCESSED: End.PROCESSED, TaskState.COMPENSATED: End.COMPENSATED}
+        return _over(AttemptEnd.UNDO_FAILED, "an entry could not be undone, or a person has skipped it", after)
+    ends = {TaskState.PROCESSED: AttemptEnd.PROCESSED, TaskState.COMPENSATED: AttemptEnd.COMPENSATED}
     if after.state in ends:
         return _over(ends[after.state], "", after, after.result)
     return None if hold.holds(after) and (after.time_left_s or 0) > 0 else _lost(after, hold)
 
 
-def _unfinished(after: Snapshot, hold: Hold, done: str) -> Report:
+def _unfinished(after: Snapshot, hold: Hold, done: str) -> WriteResult:
     """Why a boundary did not finish its step: its undo is to be done once more, or the hold was lost."""
     if after.locked_by is None and after.is_quarantined(done):
-        return _over(End.RELEASED, f"the undo of step {done} is in quarantine", after)
+        return _over(AttemptEnd.RELEASED, f"the undo of step {done} is in quarantine", after)
     return _lost(after, hold)
 
 
-def _lost(after: Snapshot | None, hold: Hold) -> Report:
+def _lost(after: Snapshot | None, hold: Hold) -> WriteResult:
     """Why a guarded write changed nothing: it came late, or somebody else moved the task."""
     if after is None:
-        return _over(End.SUPERSEDED, f"there is no task {hold.task_id}", after)
+        return _over(AttemptEnd.SUPERSEDED, f"there is no task {hold.task_id}", after)
     if hold.holds(after):
-        return _over(End.DEADLINE_PASSED, f"complete_by of {hold.locked_by} has passed", after)
+        return _over(AttemptEnd.DEADLINE_PASSED, f"complete_by of {hold.locked_by} has passed", after)
     if after.epoch == hold.epoch and after.locked_by is None and after.state is TaskState.COMPENSATING:
-        return _over(End.UNDO_REQUESTED, "the task is to be undone", after)
+        return _over(AttemptEnd.UNDO_REQUESTED, "the task is to be undone", after)
     holder = after.locked_by or "nobody"
-    return _over(End.SUPERSEDED, f"task {after.task_id} is {after.state}, held by {holder}", after)
+    return _over(AttemptEnd.SUPERSEDED, f"task {after.task_id} is {after.state}, held by {holder}", after)
 
 
 def _verdict(request: UndoRequest, moved: bool, after: Snapshot | None) -> UndoVerdict:

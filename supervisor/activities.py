@@ -18,7 +18,7 @@ _STALE_RUNS = 200
 """Runs that one sweep ends at most."""
 
 
-class SweepTerms(BaseModel):
+class SweepSettings(BaseModel):
     """Bounds of a sweep: span of deadlines, rows a page, pages at most; and the interval, to know an outage by.
 
     Each has a default, so that a Schedule of another release starts sweeps that this one understands.
@@ -60,7 +60,7 @@ class SweepStart(BaseModel):
 class PageRequest(BaseModel):
     """The page behind `after_at`, `after_id`."""
 
-    terms: SweepTerms
+    terms: SweepSettings
     sweep: int
     after_at: datetime | None = None
     after_id: str = ""
@@ -90,7 +90,7 @@ class SweepReport(BaseModel):
 class SweepEnd(BaseModel):
     """The end of a sweep, and what it did."""
 
-    terms: SweepTerms
+    terms: SweepSettings
     report: SweepReport
 
 
@@ -101,7 +101,7 @@ class SupervisorActivities:
         self._supervision, self._client = supervision, client
 
     @activity.defn
-    async def begin_sweep(self, terms: SweepTerms) -> SweepStart:
+    async def begin_sweep(self, terms: SweepSettings) -> SweepStart:
         """Begin a sweep. Repeating it begins another record, which does no harm."""
         return SweepStart(sweep=await self._supervision.begin_sweep(terms.outage))
 
@@ -139,7 +139,7 @@ class SupervisorActivities:
         )
 
     @activity.defn
-    async def end_stale_runs(self, _: SweepTerms) -> None:
+    async def end_stale_runs(self, _: SweepSettings) -> None:
         """End the runs that have lost their task. What can't be done now is left for a later sweep."""
         if self._client is not None:
             runs = await self._supervision.stale_runs(_STALE_RUNS)
@@ -150,7 +150,7 @@ class SupervisorActivities:
             await self._supervision.looked_at(runs, done=[*done])
 
     @activity.defn
-    async def watch(self, terms: SweepTerms) -> None:
+    async def watch(self, terms: SweepSettings) -> None:
         """Look for what no deadline tells of. Repeating it alerts on nothing twice."""
         await self._supervision.watch(
             stuck_after=timedelta(seconds=terms.stuck_after_s),
@@ -181,7 +181,7 @@ class SupervisorActivities:
         )
 
 
-async def sweep_once(activities: SupervisorActivities, terms: SweepTerms) -> SweepReport:
+async def sweep_once(activities: SupervisorActivities, terms: SweepSettings) -> SweepReport:
     """One whole sweep without Temporal: what `starter.py supervise` does, and what the workflow does in steps."""
     start = await activities.begin_sweep(terms)
     report = SweepReport(sweep=start.sweep)

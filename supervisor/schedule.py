@@ -20,13 +20,13 @@ from temporalio.client import (
     ScheduleUpdateInput,
 )
 
-from supervisor.activities import SweepTerms
+from supervisor.activities import SweepSettings
 
 SCHEDULE_ID = "supervisor"
 QUEUE = "supervisor"
 
 
-async def ensure_schedule(client: Client, terms: SweepTerms) -> bool:
+async def ensure_schedule(client: Client, terms: SweepSettings) -> bool:
     """Create the Schedule, or bring an existing one to these terms. True if it was missing."""
     schedule = _schedule(terms)
     try:
@@ -42,7 +42,7 @@ def _update(found: ScheduleUpdateInput, wanted: Schedule) -> ScheduleUpdate:
     return ScheduleUpdate(schedule=wanted)
 
 
-def _schedule(terms: SweepTerms) -> Schedule:
+def _schedule(terms: SweepSettings) -> Schedule:
     interval = timedelta(seconds=terms.interval_s)
     return Schedule(
         action=ScheduleActionStartWorkflow(

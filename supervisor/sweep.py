@@ -15,7 +15,7 @@ with workflow.unsafe.imports_passed_through():
         SupervisorActivities,
         SweepEnd,
         SweepReport,
-        SweepTerms,
+        SweepSettings,
         add_page,
     )
 
@@ -34,7 +34,7 @@ class Supervise:
     """Sweeps once, page by page."""
 
     @workflow.run
-    async def run(self, terms: SweepTerms) -> SweepReport:
+    async def run(self, terms: SweepSettings) -> SweepReport:
         """Find what expired, and ask for its recovery. Returns what was found and changed.
 
         To end stale runs and to watch are duties of their own: neither waits for the pages, nor they for it.
@@ -47,7 +47,7 @@ class Supervise:
         await asyncio.gather(*others)
         return report
 
-    async def _sweep(self, terms: SweepTerms) -> SweepReport:
+    async def _sweep(self, terms: SweepSettings) -> SweepReport:
         start = await _local(SupervisorActivities.begin_sweep, terms)
         report = SweepReport(sweep=start.sweep)
         request = PageRequest(terms=terms, sweep=start.sweep)

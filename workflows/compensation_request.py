@@ -20,8 +20,8 @@ from temporalio.exceptions import ApplicationError
 with workflow.unsafe.imports_passed_through():
     from domain.ids import parse_undo_request_id
     from domain.messages import Json, UndoRequest
-    from workflows.asking import NO_REASON, Requests
-    from workflows.terms import UNTIL_DONE
+    from workflows.options import UNTIL_DONE
+    from workflows.undo_requests import NO_REASON, Requests
 
 _PATIENCE = timedelta(seconds=10)
 

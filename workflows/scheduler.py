@@ -29,7 +29,7 @@ from temporalio.exceptions import (
 with workflow.unsafe.imports_passed_through():
     from pydantic import BaseModel, ValidationError
 
-    from activities.agent import told
+    from activities.agent import describe_error
     from activities.agents import catalogue
     from definitions import registry
     from domain.definition import Definition, Step
@@ -37,30 +37,30 @@ with workflow.unsafe.imports_passed_through():
     from domain.ids import attempt_id, idempotency_keys
     from domain.messages import (
         AgentRequest,
-        Begin,
+        AttemptEnd,
+        BeginStep,
         Completed,
-        End,
         Grant,
         Json,
         Outcome,
         OutcomeBox,
         Refused,
-        Report,
         Results,
+        ResultsRequest,
         RunInput,
+        StepWork,
         StoodDown,
         TimedOut,
         UndoCall,
         UndoRequest,
         UndoView,
-        Wanted,
-        Work,
+        WriteResult,
     )
     from domain.search_attributes import TASK_STATE as STATE_NAME
     from domain.states import StepState, TaskState
     from domain.text import clean_json
-    from workflows.asking import Requests, hand_on
-    from workflows.terms import LOCAL, LocalOptions, bookkeeping_options, looks, queued_options
+    from workflows.options import LOCAL, LocalOptions, bookkeeping_options, inbox_pauses, queued_options
+    from workflows.undo_requests import Requests, hand_on
 
 TASK_STATE = SearchAttributeKey.for_keyword(STATE_NAME)
 
@@ -73,9 +73,9 @@ _ROOM_BYTES = 1_000_000
 _MOST_CAUSE = 1_000
 
 _STATES = {
-    End.PROCESSED: TaskState.PROCESSED,
-    End.COMPENSATED: TaskState.COMPENSATED,
-    End.UNDO_FAILED: TaskState.COMPENSATION_FAILED,
+    AttemptEnd.PROCESSED: TaskState.PROCESSED,
+    AttemptEnd.COMPENSATED: TaskState.COMPENSATED,
+    AttemptEnd.UNDO_FAILED: TaskState.COMPENSATION_FAILED,
 }
 
 T = TypeVar("T")
@@ -84,7 +84,7 @@ T = TypeVar("T")
 class Ended(Exception):
     """The attempt is over: not by a bug, but because the store said so."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: WriteResult) -> None:
         super().__init__(report.cause)
         self.report = report
 
@@ -96,7 +96,7 @@ class Scheduler:
     def __init__(self) -> None:
         self._states: dict[str, str] = {}
         self._requests = Requests()
-        self._lost_by = frozenset({"accepted", "already"})
+        self._verdicts_that_end_it = frozenset({"accepted", "already"})
 
     @workflow.run
     async def run(self, args: Sequence[RawValue]) -> Json:
@@ -111,7 +111,7 @@ class Scheduler:
         if definition is None:  # fails this workflow task only: a worker that has the definition gets the next one
             raise RuntimeError(f"this worker has no definition {run.definition} v{run.version}")
         if run.undo:
-            self._lost_by = frozenset({"accepted"})  # that it is being undone already is this very run
+            self._verdicts_that_end_it = frozenset({"accepted"})  # that it is being undone already is this very run
         attempt, report, cancelled = _Attempt(self, run, definition), None, False
         try:
             await (attempt.undo() if run.undo else attempt.forward())
@@ -120,7 +120,7 @@ class Scheduler:
         except asyncio.CancelledError:
             cancelled = True
         if await attempt.settle() or cancelled:
-            await attempt.stand_aside(asked=self._requests.first is not None)
+            await attempt.answer_cancellation(asked=self._requests.first is not None)
         await self._requests.hand_on()
         if report is None:
             raise asyncio.CancelledError
@@ -136,13 +136,13 @@ class Scheduler:
         """State of each step, as this run knows it."""
         return self._states
 
-    def saw(self, states: Mapping[str, str]) -> None:
+    def show_states(self, states: Mapping[str, str]) -> None:
         """Show the states of steps in the UI; costs no event."""
         self._states |= states
         rows = "\n".join(f"| {name} | {state} |" for name, state in self._states.items())
         workflow.set_current_details(f"| step | state |\n| --- | --- |\n{rows}")
 
-    async def until(self, waiting: Collection[asyncio.Task[Report]]) -> None:
+    async def until(self, waiting: Collection[asyncio.Task[WriteResult]]) -> None:
         """Wait until some of these are done; a request for undo is answered first, and nothing begins meanwhile."""
         while not any(t.done() for t in waiting):
             await workflow.wait_condition(lambda: bool(self._requests.first) or any(t.done() for t in waiting))
@@ -152,15 +152,15 @@ class Scheduler:
         asked = self._requests.first
         asks = await self._requests.hand_on()
         with suppress(FailureError):  # whoever asks was ended from outside: the next boundary tells what became of it
-            if asked and asks and (await asks)["verdict"] in self._lost_by:
-                raise Ended(Report(end=End.UNDO_REQUESTED, cause=f"undo was asked for: {asked.reason}"))
+            if asked and asks and (await asks)["verdict"] in self._verdicts_that_end_it:
+                raise Ended(WriteResult(end=AttemptEnd.UNDO_REQUESTED, cause=f"undo was asked for: {asked.reason}"))
 
-    def _end(self, report: Report) -> Json:
-        end = report.end or End.SUPERSEDED
-        self.saw(report.steps)
+    def _end(self, report: WriteResult) -> Json:
+        end = report.end or AttemptEnd.SUPERSEDED
+        self.show_states(report.steps)
         if end in _STATES:
             workflow.upsert_search_attributes([TASK_STATE.value_set(_STATES[end].value)])
-        if end in (End.PROCESSED, End.COMPENSATED):
+        if end in (AttemptEnd.PROCESSED, AttemptEnd.COMPENSATED):
             return {"state": str(end), "steps": self._states}
         cause = report.cause[:_MOST_CAUSE] or str(end)
         raise ApplicationError(cause, self._states, type=str(end), non_retryable=True)
@@ -176,20 +176,20 @@ class _Attempt:
         self._results: dict[str, Json] = {}
         self._grants: dict[str, Grant] = {}
         self._carried, self._writes, self._ending = 0, 0, False
-        shown.saw({s.name: s.state for s in run.steps})
+        shown.show_states({s.name: s.state for s in run.steps})
 
     # --- forward ----------------------------------------------------------------------------------------------
 
     async def forward(self) -> None:
         """Do the steps that are left, in order or as the graph allows; ends by raising `Ended`."""
         await self._load([s.name for s in self._run.steps if s.state is StepState.COMPLETED])
-        running: dict[str, asyncio.Task[Report]] = {}
+        running: dict[str, asyncio.Task[WriteResult]] = {}
         while True:
             for step in self._ready(running):
                 work = await self._interpret(step.name, partial(self._work, step))
                 if step.queue:
                     await self._make_room(work.request.body if work.request else {})
-                self._shown.saw({step.name: StepState.RUNNING})
+                self._shown.show_states({step.name: StepState.RUNNING})
                 running[step.name] = asyncio.create_task(self._carry_out(step, work))
             await self._shown.until(running.values())
             for name in [n for n, task in running.items() if task.done()]:
@@ -204,11 +204,11 @@ class _Attempt:
             and all(a in self._results for a in self._definition.after(s))
         ]
 
-    async def _finish(self, name: str, report: Report) -> None:
+    async def _finish(self, name: str, report: WriteResult) -> None:
         """A step is done, or the attempt is over."""
         if report.end is not None:
             raise Ended(report)
-        self._shown.saw({name: StepState.COMPLETED})
+        self._shown.show_states({name: StepState.COMPLETED})
         follower = self._definition.follower(self._definition.step(name))
         if follower and report.grant:
             self._grants[follower.name] = report.grant
@@ -221,10 +221,12 @@ class _Attempt:
     async def _load(self, wanted: Collection[str]) -> None:
         """Fetch recorded results, page by page."""
         while missing := [name for name in wanted if name not in self._results]:
-            asked = Wanted(task_id=self._run.task_id, steps=missing)
+            asked = ResultsRequest(task_id=self._run.task_id, steps=missing)
             page: Results = await self._local("results", asked, Results, LOCAL)
             if not page.results:
-                raise Ended(Report(end=End.SUPERSEDED, cause=f"the results of {', '.join(missing)} are gone"))
+                raise Ended(
+                    WriteResult(end=AttemptEnd.SUPERSEDED, cause=f"the results of {', '.join(missing)} are gone")
+                )
             self._results |= page.results
             await self._make_room(page.results)
 
@@ -240,13 +242,15 @@ class _Attempt:
         try:
             return make()
         except Exception as error:
-            message = f"{self._definition.name} v{self._definition.version} fails: {told(error)}"[:_MOST_CAUSE]
+            message = f"{self._definition.name} v{self._definition.version} fails: {describe_error(error)}"[
+                :_MOST_CAUSE
+            ]
             outcome = Refused(code=DEFINITION_ERROR, message=message, unknown_before=None)
         known = next((s for s in self._definition.steps if s.name == step), None)
         policy = self._definition.refused(known) if known else self._definition.on_refused
         raise Ended(await self._bookkeeping("record", self._work_on(step, outcome=outcome, on_refused=policy)))
 
-    def _work(self, step: Step) -> Work:
+    def _work(self, step: Step) -> StepWork:
         """Everything that the definition says of a step, as its functions give it."""
         if self._record is None:
             self._check()
@@ -266,14 +270,14 @@ class _Attempt:
         if changed := self._steps.keys() ^ {s.name for s in self._definition.steps}:
             raise LookupError(f"the task and its definition differ in step {', '.join(sorted(changed))}")
 
-    def _begin(self, step: Step) -> Begin:
+    def _begin(self, step: Step) -> BeginStep:
         undo = None
         if step.undo:
             undo = UndoCall(action=step.undo.action, body=_body(step.undo.action, step.undo.request(self._record)))
         within_s = step.within.total_seconds()
-        return Begin(step=step.name, within_s=within_s, calls=step.calls, queued=step.queue is not None, undo=undo)
+        return BeginStep(step=step.name, within_s=within_s, calls=step.calls, queued=step.queue is not None, undo=undo)
 
-    def _try_begin(self, step: Step) -> Begin | None:
+    def _try_begin(self, step: Step) -> BeginStep | None:
         """Terms of the step behind this one; None if its definition fails: that is told when its turn comes."""
         try:
             return self._begin(step)
@@ -290,17 +294,17 @@ class _Attempt:
         for n, entry in enumerate(log):
             step = await self._interpret(entry.step, partial(self._definition.step, entry.step))
             work = self._undo_work(step, entry, log[n + 1] if n + 1 < len(log) else None)
-            self._shown.saw({entry.step: StepState.UNDOING})
+            self._shown.show_states({entry.step: StepState.UNDOING})
             task = asyncio.create_task(self._carry_out(step, work))
             await self._shown.until([task])
             report = task.result()
             if report.end is not None:
                 raise Ended(report)
-            self._shown.saw({entry.step: StepState.UNDONE})
+            self._shown.show_states({entry.step: StepState.UNDONE})
             if work.then and report.grant:
                 self._grants[work.then.step] = report.grant
 
-    def _undo_work(self, step: Step, entry: UndoView, after: UndoView | None) -> Work:
+    def _undo_work(self, step: Step, entry: UndoView, after: UndoView | None) -> StepWork:
         following = [s for s in self._definition.steps if after and s.name == after.step]
         return self._work_on(
             entry.step,
@@ -311,10 +315,10 @@ class _Attempt:
 
     # --- both -------------------------------------------------------------------------------------------------
 
-    def _work_on(self, step: str, **terms: Any) -> Work:
+    def _work_on(self, step: str, **terms: Any) -> StepWork:
         run = self._run
-        terms.setdefault("begin", Begin(step=step, within_s=0, calls=0))
-        return Work(task_id=run.task_id, epoch=run.epoch, nonce=run.nonce, step=step, undo=run.undo, **terms)
+        terms.setdefault("begin", BeginStep(step=step, within_s=0, calls=0))
+        return StepWork(task_id=run.task_id, epoch=run.epoch, nonce=run.nonce, step=step, undo=run.undo, **terms)
 
     def _request(self, step: str, action: str, body: Json, generation: int = 0) -> AgentRequest:
         return AgentRequest(
@@ -330,14 +334,14 @@ class _Attempt:
             generation=generation,
         )
 
-    async def _carry_out(self, step: Step, work: Work) -> Report:
+    async def _carry_out(self, step: Step, work: StepWork) -> WriteResult:
         """Do one piece of work where the definition places it; its boundary is written by the Scheduler either way."""
         try:
             return await (self._ask_queued(step, work) if step.queue else self._bookkeeping("perform", work))
         except Ended as end:
             return end.report
 
-    async def _ask_queued(self, step: Step, work: Work) -> Report:
+    async def _ask_queued(self, step: Step, work: StepWork) -> WriteResult:
         grant = self._grants.pop(step.name, None)
         outcome: Outcome | None = None
         if grant is None:
@@ -352,10 +356,10 @@ class _Attempt:
         result = outcome.result if isinstance(outcome, Completed) else None
         return report.model_copy(update={"result": result})
 
-    async def _call(self, step: Step, work: Work, grant: Grant) -> Outcome:
+    async def _call(self, step: Step, work: StepWork, grant: Grant) -> Outcome:
         """Ask a queued Agent. An answer that comes later may be in the inbox before Temporal hears of it."""
         asked = asyncio.create_task(self._ask(step, work, grant))
-        for pause_s in looks(grant.within_s) if step.answers_later and not work.undo else []:
+        for pause_s in inbox_pauses(grant.within_s) if step.answers_later and not work.undo else []:
             await workflow.wait([asked], timeout=pause_s)
             if asked.done():
                 break
@@ -364,7 +368,7 @@ class _Attempt:
                     return answer
         return await asked
 
-    async def _ask(self, step: Step, work: Work, grant: Grant) -> Outcome:
+    async def _ask(self, step: Step, work: StepWork, grant: Grant) -> Outcome:
         """What the activity comes to. Its schedule-to-close timeout is the durable timer of the race."""
         if work.request is None:
             raise AssertionError("a queued call has a request")
@@ -379,21 +383,21 @@ class _Attempt:
         except ValidationError:  # a person completed it
             return TimedOut(cause="what the activity was completed with can't be read")
 
-    async def _bookkeeping(self, name: str, work: Work) -> Report:
+    async def _bookkeeping(self, name: str, work: StepWork) -> WriteResult:
         began = workflow.now()
-        report = await self._local(name, work, Report, bookkeeping_options(name, work))
+        report = await self._local(name, work, WriteResult, bookkeeping_options(name, work))
         return report.model_copy(update={"grant": report.grant and report.grant.begun_at(began)})
 
-    async def _local(self, name: str, given: Work | Wanted, gives: type[T], options: LocalOptions) -> T:
+    async def _local(self, name: str, given: StepWork | ResultsRequest, gives: type[T], options: LocalOptions) -> T:
         if self._ending:
-            raise Ended(Report(end=End.SUPERSEDED, cause="the attempt is ending"))
+            raise Ended(WriteResult(end=AttemptEnd.SUPERSEDED, cause="the attempt is ending"))
         self._writes += 1
         try:
             return cast(T, await workflow.execute_local_activity(name, given, result_type=gives, **options))
         except FailureError as error:  # as the local activity raised it
             if is_cancelled_exception(error):
                 raise
-            raise Ended(Report(end=End.NOT_RECORDED, cause=f"{name}: {error.cause or error}")) from error
+            raise Ended(WriteResult(end=AttemptEnd.NOT_RECORDED, cause=f"{name}: {error.cause or error}")) from error
         finally:
             self._writes -= 1
 
@@ -411,7 +415,7 @@ class _Attempt:
             return True
         return False
 
-    async def stand_aside(self, *, asked: bool) -> None:
+    async def answer_cancellation(self, *, asked: bool) -> None:
         """The run was cancelled from outside: an undo is handed on; otherwise undo is asked for, unless it is already,
         if this run still holds the task."""
         if self._run.undo:
@@ -421,9 +425,9 @@ class _Attempt:
             await hand_on(UndoRequest(task_id=self._run.task_id, requester="temporal", reason=reason, holder=holder))
 
 
-def _undo_begin(step: Step) -> Begin:
+def _undo_begin(step: Step) -> BeginStep:
     calls, queued = step.undo.calls if step.undo else 1, step.queue is not None
-    return Begin(step=step.name, within_s=step.within.total_seconds(), calls=calls, queued=queued)
+    return BeginStep(step=step.name, within_s=step.within.total_seconds(), calls=calls, queued=queued)
 
 
 def _body(action: str, made: BaseModel) -> Json:

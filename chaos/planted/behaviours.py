@@ -17,7 +17,7 @@ from activities.agent import Call
 from activities.clock import uptime
 from definitions import registry
 from domain.definition import Definition
-from domain.messages import AgentRequest, Begin, Completed, GaveUp, Grant, Json, Outcome, Report, Work
+from domain.messages import AgentRequest, BeginStep, Completed, GaveUp, Grant, Json, Outcome, StepWork, WriteResult
 from runtime.starts import Started
 from store.admission import Caps, Full, Intake, NewTask
 from store.orders import Amendment
@@ -60,10 +60,12 @@ def asking_without_a_reservation(real: Any) -> Any:
 
 
 def calling_before_it_is_begun(real: Any) -> Any:
-    async def _advance(self: Any, hold: Hold, work: Work, begin: Begin | None, done: Completed | None = None) -> Report:
+    async def _advance(
+        self: Any, hold: Hold, work: StepWork, begin: BeginStep | None, done: Completed | None = None
+    ) -> WriteResult:
         if begin is not None and done is None and work.request is not None and not work.undo:
             grant = Grant(calls=1, within_s=begin.within_s)
-            await self._agents.perform(work.request.granted(grant, hold.run_id), uptime() + begin.within_s)
+            await self._agents.carry_out(work.request.granted(grant, hold.run_id), uptime() + begin.within_s)
         return await real(self, hold, work, begin, done)  # type: ignore[no-any-return]
 
     return _advance
@@ -288,7 +290,7 @@ def adopting_any_run(_: Any) -> Any:
 
 
 def calling_beside_its_twin(real: Any) -> Any:
-    async def _joined(self: Any, name: str, work: Work, do: Any) -> Report:
+    async def _joined(self: Any, name: str, work: StepWork, do: Any) -> WriteResult:
         alone = name if name == "begin" else f"{name} {uuid4()}"
         return await real(self, alone, work, do)  # type: ignore[no-any-return]
 

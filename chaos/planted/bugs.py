@@ -17,7 +17,7 @@ from store.state_store import Hold, StateStore
 from store.submission import SubmissionDesk
 from store.supervision import Supervision
 from workflows import scheduler
-from workflows.asking import Requests
+from workflows.undo_requests import Requests
 
 NOTHING = "-"
 """In place of a bug's name: the same without one."""
@@ -119,7 +119,7 @@ BUGS = (
     Bug(
         "silence_taken_for_success",
         "a call that got no good answer is taken for done",
-        (Behaviour(Agents, "perform", b.taking_silence_for_success),),
+        (Behaviour(Agents, "carry_out", b.taking_silence_for_success),),
         ("service out of calls: before:give_up:stock",),
         ("processed_has_every_effect",),
     ),

@@ -8,7 +8,7 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from domain.messages import Begin
+from domain.messages import BeginStep
 from domain.states import StepState, TaskState
 from runtime.roles import Role
 from tests.conftest import FULL, Bench, Simulators, eventually
@@ -91,7 +91,7 @@ async def test_writes_of_a_stale_holder_change_nothing(bench: Bench, order: dict
     store = bench.stores.store
     (claim,) = await store.claim("one", [("order", 1)], 4)
     stale = claim.hold("run-1")
-    begin = Begin(step="stock", within_s=5, calls=3)
+    begin = BeginStep(step="stock", within_s=5, calls=3)
     assert (await store.advance(stale, begin=begin)).grant is not None
     await bench.expire(task_id)
     await bench.sweep()

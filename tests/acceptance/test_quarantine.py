@@ -11,7 +11,7 @@ from subprocess import run
 import psycopg
 import pytest
 
-from domain.messages import Begin, UndoRequest
+from domain.messages import BeginStep, UndoRequest
 from domain.states import TaskState
 from tests.conftest import ORDER, Bench, Simulators, eventually
 from tests.courier.parcel import QUARANTINE
@@ -84,7 +84,7 @@ async def test_undo_waits_out_every_deadline_that_the_step_was_ever_granted(
     store = bench.stores.store
     (claim,) = await store.claim("w", [("order", 1)], 1, [task_id])
     hold = claim.hold("run")
-    assert (await store.advance(hold, begin=Begin(step="stock", within_s=60, calls=1))).grant is not None
+    assert (await store.advance(hold, begin=BeginStep(step="stock", within_s=60, calls=1))).grant is not None
     with psycopg.connect(bench.settings.admin_database_url.get_secret_value()) as owner:
         owner.execute("UPDATE step SET quarantine_s = 5 WHERE task_id = %s AND name = 'stock'", (task_id,))
     await store.request_undo(UndoRequest(task_id=task_id, requester="ada", reason="late"))

@@ -55,7 +55,7 @@ class StrangeWorker(WorkerProcess):
 
 def hang() -> None:
     """Hold the event loop, with an answer in hand that is not on record, until the file UNTIL is there."""
-    perform = Agents.perform
+    perform = Agents.carry_out
 
     async def wrapped(self: Agents, *args: Any, **kwargs: Any) -> Any:
         outcome = await perform(self, *args, **kwargs)
@@ -63,19 +63,19 @@ def hang() -> None:
             time.sleep(0.05)  # noqa: ASYNC251
         return outcome
 
-    Agents.perform = wrapped  # type: ignore[method-assign]
+    Agents.carry_out = wrapped  # type: ignore[method-assign]
 
 
 def stop_with_an_answer() -> None:
     """Stop, with an answer in hand that is not on record, until somebody sends SIGCONT."""
-    perform = Agents.perform
+    perform = Agents.carry_out
 
     async def wrapped(self: Agents, *args: Any, **kwargs: Any) -> Any:
         outcome = await perform(self, *args, **kwargs)
         os.kill(os.getpid(), signal.SIGSTOP)
         return outcome
 
-    Agents.perform = wrapped  # type: ignore[method-assign]
+    Agents.carry_out = wrapped  # type: ignore[method-assign]
 
 
 def die_after_a_page() -> None:

@@ -18,7 +18,7 @@ from audit.run import audit
 from audit.sources import open_loader
 from audit.task_record import Terms
 from devstack.servers.postgres import EmbeddedPostgres
-from domain.messages import Report, UndoRequest
+from domain.messages import UndoRequest, WriteResult
 from domain.states import StepState, TaskState
 from store.state_store import Hold
 from supervisor.decide import decide
@@ -106,7 +106,7 @@ def let_expire(store: StoreBench, *, within_s: float) -> float:
     return (earliest + monotonic()) / 2 + within_s
 
 
-async def answer(store: StoreBench, hold: Hold, at: float) -> Report:
+async def answer(store: StoreBench, hold: Hold, at: float) -> WriteResult:
     """Write, at that instant, that the service has answered."""
     await asyncio.sleep(at - monotonic())
     return await store.store.advance(hold, done="stock", result={}, calls=1, begin=begin("charge"))

@@ -12,7 +12,7 @@ import pytest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from domain.messages import Begin
+from domain.messages import BeginStep
 from domain.states import StepState, TaskState
 from runtime.roles import Role
 from supervisor.schedule import SCHEDULE_ID
@@ -37,7 +37,7 @@ async def expired(bench: Bench, order: dict[str, Any], prefix: str, count: int) 
     store = bench.stores.store
     for claim in await store.claim("a worker that is gone", [("order", 1)], count):
         hold = claim.hold("run-1")
-        assert (await store.advance(hold, begin=Begin(step="stock", within_s=60, calls=3))).grant is not None
+        assert (await store.advance(hold, begin=BeginStep(step="stock", within_s=60, calls=3))).grant is not None
     await asyncio.gather(*(bench.expire(i) for i in ids))
     return ids
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from domain.messages import End, UndoRequest
+from domain.messages import AttemptEnd, UndoRequest
 from store.state_store import Hold
 from store.supervision import ExpiredTask
 from supervisor.decide import decide
@@ -45,7 +45,7 @@ async def undo_failed(store: StoreBench, task_id: str) -> Hold:
     """A task in CompensationFailed: the undo of the step that began last was refused for good."""
     hold = await undo_begun(store, task_id)
     report = await store.store.undo_fail(hold, "charge", {"step": "charge", "message": "never"})
-    assert report.end is End.UNDO_FAILED
+    assert report.end is AttemptEnd.UNDO_FAILED
     return hold
 
 

@@ -14,7 +14,7 @@ from psycopg.rows import dict_row
 from definitions import registry
 from devstack.servers.postgres import EmbeddedPostgres
 from domain.definition import Definition
-from domain.messages import Begin, UndoCall
+from domain.messages import BeginStep, UndoCall
 from store.admission import Caps, Intake
 from store.breakers import BreakerTerms, Services
 from store.connection import connect
@@ -198,17 +198,17 @@ def shipped(definition: str) -> Definition:
     return found
 
 
-def begin(step: str, definition: str = "order", **more: Any) -> Begin:
+def begin(step: str, definition: str = "order", **more: Any) -> BeginStep:
     """Terms of a step's beginning, as its definition has them."""
     found = shipped(definition).step(step)
     undo = UndoCall(action=found.undo.action, body={"undo": step}) if found.undo else None
     terms = {"within_s": 60.0, "calls": found.calls, "undo": undo, **more}
-    return Begin(step=step, **terms)
+    return BeginStep(step=step, **terms)
 
 
-def undo(step: str, **more: Any) -> Begin:
+def undo(step: str, **more: Any) -> BeginStep:
     """Terms of the beginning of a step's undo."""
-    return Begin(step=step, **{"within_s": 60.0, "calls": 5, **more})
+    return BeginStep(step=step, **{"within_s": 60.0, "calls": 5, **more})
 
 
 def order_digest() -> str:

@@ -51,7 +51,7 @@ class _Caller:
         async with new_client() as http:
             agents = Agents(list(all_agents()), self._services, http, callback_url=lambda key: None)
             try:
-                return await agents.perform(request, uptime() + within_s)
+                return await agents.carry_out(request, uptime() + within_s)
             except AnswersLater:
                 return None
 

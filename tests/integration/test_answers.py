@@ -92,7 +92,9 @@ async def asked(
         undo=undo,
     )
     async with nullcontext(service) if isinstance(service, str) else service.at_work() as url, new_client() as http:
-        return await Agents(agents or list(all_agents()), {"payments": url}, http).perform(request, uptime() + within_s)
+        return await Agents(agents or list(all_agents()), {"payments": url}, http).carry_out(
+            request, uptime() + within_s
+        )
 
 
 @pytest.mark.failure(28)

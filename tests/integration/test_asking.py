@@ -61,7 +61,7 @@ class Payments:
                 **more,
             }
         )
-        return await Agents(agents or list(all_agents()), self._services, self._http).perform(request, uptime() + 5)
+        return await Agents(agents or list(all_agents()), self._services, self._http).carry_out(request, uptime() + 5)
 
     @property
     def sent(self) -> int:

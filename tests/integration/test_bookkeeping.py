@@ -21,7 +21,17 @@ from activities.reservations import Reservations
 from activities.stalls import StallDetector
 from domain.faults import KEY_FORGOTTEN
 from domain.ids import idempotency_keys
-from domain.messages import AgentRequest, Completed, End, Outcome, OutcomeBox, Overtaken, Refused, Report, Work
+from domain.messages import (
+    AgentRequest,
+    AttemptEnd,
+    Completed,
+    Outcome,
+    OutcomeBox,
+    Overtaken,
+    Refused,
+    StepWork,
+    WriteResult,
+)
 from store.database import Params, query
 from store.inbox import InboxStore
 from store.state_store import Hold
@@ -49,13 +59,13 @@ def request_of(hold: Hold) -> AgentRequest:
     return AgentRequest(**terms, body=body, keys=keys, calls=3, run_id=RUN)
 
 
-async def recorded(store: StoreBench, hold: Hold, outcome: Outcome) -> Report:
+async def recorded(store: StoreBench, hold: Hold, outcome: Outcome) -> WriteResult:
     """Write the boundary behind the outcome of a queued Agent, as this run."""
     async with new_client() as http:
         books = Bookkeeping(
             store.store, InboxStore(store.database), store.breakers, Reservations(), Agents([], {}, http)
         )
-        work = Work(
+        work = StepWork(
             task_id=hold.task_id,
             epoch=hold.epoch,
             step="charge",
@@ -88,7 +98,7 @@ async def test_refusal_of_a_stale_run_counts_only_if_the_service_gave_it(
     outcome = Overtaken(cause="412") if answered else await by_an_agent(hold)
     report = await recorded(store, hold, outcome)
     (service,) = store.owner("SELECT failures FROM service WHERE name = 'payments'")
-    assert report.end is End.SUPERSEDED
+    assert report.end is AttemptEnd.SUPERSEDED
     assert ("late_answer" in store.kinds(task_id)) is answered
     assert service["failures"] == (0 if answered else 1)
 
@@ -99,7 +109,7 @@ async def test_refusal_that_the_agent_itself_makes_closes_no_breaker(store: Stor
     await store.breakers.failed("payments", "another", "503", report="another")
     forgotten = Refused(code=KEY_FORGOTTEN, message="it remembers keys for a day", unknown_before=True)
     report = await recorded(store, hold, forgotten)
-    assert report.end is End.PERMANENT_FAULT
+    assert report.end is AttemptEnd.PERMANENT_FAULT
     assert store.owner("SELECT failures FROM service WHERE name = 'payments'") == [{"failures": 1}]
 
 
@@ -109,7 +119,7 @@ class Slow(Agents):
     def __init__(self) -> None:
         self.calls, self.reached, self.answer = 0, asyncio.Event(), asyncio.Event()
 
-    async def perform(self, *_: Any, **__: Any) -> Outcome:
+    async def carry_out(self, *_: Any, **__: Any) -> Outcome:
         """Make the call."""
         self.calls += 1
         self.reached.set()
@@ -130,7 +140,7 @@ async def test_activity_that_is_run_again_while_it_lives_joins_its_call(
     terms = {"task_id": task_id, "epoch": hold.epoch, "nonce": hold.nonce, "step": "stock", "undo": False}
     then = begin("charge").model_copy(update={"queued": True})
     request = request_of(hold).model_copy(update={"step": "stock", "action": "stock.reserve"})
-    work = Work.model_validate({**terms, "begin": begin("stock"), "then": then, "request": request})
+    work = StepWork.model_validate({**terms, "begin": begin("stock"), "then": then, "request": request})
     first = asyncio.create_task(activity_of(hold).run(books.perform, work))
     await slow.reached.wait()
     second = asyncio.create_task(activity_of(hold).run(books.perform, work))

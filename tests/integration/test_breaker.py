@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from domain.messages import End, UndoRequest
+from domain.messages import AttemptEnd, UndoRequest
 from domain.states import TaskState
 from store.admission import NewTask
 from store.reads import Reads
@@ -104,7 +104,7 @@ async def test_step_of_an_open_service_is_released_at_no_cost(
     assert (report.end, report.grant) == (None, None), "the boundary itself is written"
     report = await store.store.advance(hold, begin=begin("charge"))
     task = await store.task("t")
-    assert report.end is End.RELEASED
+    assert report.end is AttemptEnd.RELEASED
     assert "breaker" in report.cause
     assert (task.state, task.locked_by) == (TaskState.PENDING, None)
     assert (task.step("charge").budget_left, task.step("charge").state) == (9, "NotStarted")

@@ -7,21 +7,21 @@ from dataclasses import replace
 
 import pytest
 
-from domain.messages import End, Report
+from domain.messages import AttemptEnd, WriteResult
 from store.state_store import Hold, StateStore
 from tests.integration.situations import AT_ONCE, REFUSED, asked, in_error, recovered, undo_begun, undo_failed, undoing
 from tests.integration.store_bench import RUN, StoreBench, begin, undo
 
 # --- the holder, and nobody else ------------------------------------------------------------------------------
 
-FORWARD: dict[str, Callable[[StateStore, Hold], Awaitable[Report]]] = {
+FORWARD: dict[str, Callable[[StateStore, Hold], Awaitable[WriteResult]]] = {
     "advance": lambda s, h: s.advance(h, done="stock", result={}, calls=1, begin=begin("charge")),
     "begin": lambda s, h: s.advance(h, begin=begin("stock")),
     "fail": lambda s, h: s.fail(h, "stock", REFUSED, unknown=False, then="undo"),
     "give_up": lambda s, h: s.give_up(h, "stock", "no more calls"),
     "release": lambda s, h: s.release(h, "draining", step="stock", sent=0, delay=AT_ONCE),
 }
-BACKWARD: dict[str, Callable[[StateStore, Hold], Awaitable[Report]]] = {
+BACKWARD: dict[str, Callable[[StateStore, Hold], Awaitable[WriteResult]]] = {
     "undo_advance": lambda s, h: s.undo_advance(h, done="charge", calls=1, begin=undo("stock")),
     "undo_begin": lambda s, h: s.undo_advance(h, begin=undo("charge")),
     "undo_fail": lambda s, h: s.undo_fail(h, "charge", REFUSED),
@@ -52,7 +52,7 @@ async def test_who_does_not_hold_the_task_changes_nothing_and_is_told(
     }
     before = store.contents(task_id)
     report = await WRITES[write](store.store, strangers[stranger])
-    assert report.end is End.SUPERSEDED
+    assert report.end is AttemptEnd.SUPERSEDED
     assert report.grant is None
     assert store.contents(task_id) == before
 
@@ -74,7 +74,7 @@ async def test_run_without_the_nonce_of_the_claim_binds_to_nothing(
     found = store.contents(task_id)
     for write in BACKWARD if undoing else FORWARD:
         report = await WRITES[write](store.store, forged)
-        assert (report.end, report.grant, report.result) == (End.SUPERSEDED, None, None), write
+        assert (report.end, report.grant, report.result) == (AttemptEnd.SUPERSEDED, None, None), write
         assert store.contents(task_id) == found
     if undoing:
         assert (await store.store.undo_advance(hold, begin=undo("stock"))).grant is not None
@@ -92,7 +92,7 @@ async def test_holder_past_its_deadline_changes_nothing_and_is_told(
     store.expire(task_id)
     before = store.contents(task_id)
     report = await WRITES[write](store.store, hold)
-    assert report.end is End.DEADLINE_PASSED
+    assert report.end is AttemptEnd.DEADLINE_PASSED
     assert report.grant is None
     assert store.contents(task_id) == before
 
@@ -105,7 +105,7 @@ async def test_holder_in_time_may_write_and_its_event_names_its_run(
     hold = await at_work(store, task_id, write)
     before = store.row(task_id)["last_event"]
     report = await WRITES[write](store.store, hold)
-    assert report.end not in (End.SUPERSEDED, End.DEADLINE_PASSED)
+    assert report.end not in (AttemptEnd.SUPERSEDED, AttemptEnd.DEADLINE_PASSED)
     assert store.row(task_id)["last_event"] == before + 1
     (last,) = store.owner("SELECT detail FROM event WHERE task_id = %(id)s ORDER BY number DESC LIMIT 1", id=task_id)
     assert last["detail"]["run_id"] == RUN
@@ -116,9 +116,9 @@ async def test_holder_may_still_let_go_after_its_deadline_until_it_is_evicted(st
     hold = await store.begun(task_id)
     store.expire(task_id)
     report = await store.store.release(hold, "draining", step="stock", sent=None, delay=AT_ONCE)
-    assert report.end is End.RELEASED
+    assert report.end is AttemptEnd.RELEASED
     again = await store.store.release(hold, "draining", step="stock", sent=None, delay=AT_ONCE)
-    assert again.end is End.RELEASED
+    assert again.end is AttemptEnd.RELEASED
     store.is_consistent(task_id)
 
 
@@ -130,7 +130,7 @@ async def test_evicted_holder_finds_its_successor_and_changes_nothing(store: Sto
     await store.store.advance(successor, begin=begin("stock"))
     before = store.contents(task_id)
     for write in FORWARD.values():
-        assert (await write(store.store, zombie)).end is End.SUPERSEDED
+        assert (await write(store.store, zombie)).end is AttemptEnd.SUPERSEDED
     assert store.contents(task_id) == before
     assert (await store.store.advance(successor, done="stock", result={}, calls=1)).end is None
 
@@ -139,12 +139,12 @@ async def test_evicted_holder_finds_its_successor_and_changes_nothing(store: Sto
 async def test_run_whose_task_is_to_be_undone_is_told_so(store: StoreBench, task_id: str) -> None:
     hold = await store.begun(task_id)
     await store.store.request_undo(asked(task_id))
-    assert (await FORWARD["advance"](store.store, hold)).end is End.UNDO_REQUESTED
+    assert (await FORWARD["advance"](store.store, hold)).end is AttemptEnd.UNDO_REQUESTED
 
 
 async def test_write_about_a_task_that_is_not_there_is_superseded(store: StoreBench) -> None:
     report = await store.store.advance(Hold("nobody", "order/nobody/1", RUN, ""), begin=begin("stock"))
-    assert (report.end, report.cause) == (End.SUPERSEDED, "there is no task nobody")
+    assert (report.end, report.cause) == (AttemptEnd.SUPERSEDED, "there is no task nobody")
 
 
 # --- run twice ------------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ async def test_step_that_is_done_is_not_begun_again(store: StoreBench, task_id: 
 async def test_last_boundary_that_is_written_twice_says_processed_twice(store: StoreBench, task_id: str) -> None:
     hold = await store.begun(task_id, step="confirm")
     for _ in range(2):
-        assert (await store.store.advance(hold, done="confirm", result={}, calls=1)).end is End.PROCESSED
+        assert (await store.store.advance(hold, done="confirm", result={}, calls=1)).end is AttemptEnd.PROCESSED
     assert store.kinds(task_id).count("processed") == 1
     assert store.row(task_id)["locked_by"] is None
 
@@ -185,11 +185,11 @@ async def test_last_boundary_that_is_written_twice_says_processed_twice(store: S
 async def test_faults_that_are_recorded_twice_say_the_same_twice(store: StoreBench, task_id: str) -> None:
     hold = await in_error(store, task_id)
     again = await store.store.fail(hold, "stock", REFUSED, unknown=False, then="error")
-    assert (again.end, again.cause) == (End.PERMANENT_FAULT, "there is none")
+    assert (again.end, again.cause) == (AttemptEnd.PERMANENT_FAULT, "there is none")
     assert store.kinds(task_id).count("failed") == 1
     hold = await undo_failed(store, f"{task_id}-2")
     again = await store.store.undo_fail(hold, "charge", {"message": "never"})
-    assert again.end is End.UNDO_FAILED
+    assert again.end is AttemptEnd.UNDO_FAILED
     assert store.kinds(f"{task_id}-2").count("undo_failed") == 1
 
 

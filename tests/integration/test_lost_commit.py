@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 
 from chaos.proxy import Cut, Proxy
-from domain.messages import End, Report, UndoVerdict
+from domain.messages import AttemptEnd, UndoVerdict, WriteResult
 from domain.states import TaskState
 from store.breakers import Services
 from store.database import Database
@@ -124,7 +124,7 @@ CASES: dict[str, tuple[Prepare, Write, str]] = {
 def comparable(answer: Any) -> Any:
     """An answer without what no two calls have in common: the id of the task, and the time left to the millisecond."""
     match answer:
-        case Report(grant=grant):
+        case WriteResult(grant=grant):
             return answer.model_copy(update={"grant": grant and (grant.calls, round(grant.within_s / 10))})
         case UndoVerdict():
             return (answer.verdict, answer.state)
@@ -173,7 +173,7 @@ async def test_alert_of_a_fault_whose_acknowledgement_is_lost_is_raised_once(
 ) -> None:
     hold = await store.begun(task_id)
     report = await through(line, cut, line.store.fail(hold, "stock", REFUSED, unknown=False, then="error"))
-    assert report.end is End.PERMANENT_FAULT
+    assert report.end is AttemptEnd.PERMANENT_FAULT
     assert len(store.owner("SELECT id FROM alert")) == 1
 
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 
 from domain.faults import Conflict, NotFound
-from domain.messages import End
+from domain.messages import AttemptEnd
 from domain.states import TaskState, UndoState
 from operators.repair import Repair, carry_out
 from operators.times import instant
@@ -54,7 +54,7 @@ async def forced_on(store: StoreBench, repair: Repair) -> bool:
     return moved
 
 
-async def undo_the_rest(store: StoreBench, task_id: str, *steps: str) -> End | None:
+async def undo_the_rest(store: StoreBench, task_id: str, *steps: str) -> AttemptEnd | None:
     """An attempt that undoes these steps; how it ended."""
     hold = await store.claim(task_id)
     report = await store.store.undo_advance(hold, begin=undo(steps[0]))
@@ -225,7 +225,7 @@ async def test_skipped_entry_is_named_and_the_rest_is_undone_in_order(
 ) -> None:
     await refund_refused(store, task_id)
     assert await carry_out(store.store, reads, said(task_id, "charge", SKIPPED)) == "accepted"
-    assert await undo_the_rest(store, task_id, "stock") is End.UNDO_FAILED
+    assert await undo_the_rest(store, task_id, "stock") is AttemptEnd.UNDO_FAILED
     assert store.row(task_id)["state"] == "CompensationFailed"
     assert store.row(task_id)["error"] == {"message": "left undone on purpose: charge"}
     assert store.log(task_id) == [(1, "stock", "Undone"), (2, "charge", "Skipped"), (3, "ship", "Undone")]
@@ -241,7 +241,7 @@ async def test_failed_entry_closed_by_hand_lets_the_rest_be_undone(
     await refund_refused(store, task_id)
     assert await carry_out(store.store, reads, said(task_id, "charge", CLOSED)) == "accepted"
     assert store.step(task_id, "charge")["state"] == "Undone"
-    assert await undo_the_rest(store, task_id, "stock") is End.COMPENSATED
+    assert await undo_the_rest(store, task_id, "stock") is AttemptEnd.COMPENSATED
     assert store.log(task_id) == [(1, "stock", "Undone"), (2, "charge", "ClosedByHand"), (3, "ship", "Undone")]
     store.is_consistent(task_id)
 
@@ -285,7 +285,7 @@ async def test_new_request_for_undo_opens_skipped_entries_not_closed_ones(
     await carry_out(store.store, reads, said(task_id, "charge", CLOSED))
     assert store.row(task_id)["state"] == "CompensationFailed"
     await store.store.request_undo(asked(task_id))
-    assert await undo_the_rest(store, task_id, "stock") is End.COMPENSATED
+    assert await undo_the_rest(store, task_id, "stock") is AttemptEnd.COMPENSATED
     assert store.log(task_id) == [(1, "stock", "Undone"), (2, "charge", "ClosedByHand"), (3, "ship", "Undone")]
 
 
@@ -316,7 +316,7 @@ async def test_repair_of_another_entry_does_not_cut_a_quarantine_short(
     await store.store.undo_advance(hold, begin=undo("ship"))
     await store.store.undo_advance(hold, done="ship", calls=1, begin=undo("charge"))
     report = await store.store.undo_advance(hold, done="charge", calls=1, begin=undo("stock"))
-    assert report.end is End.RELEASED
+    assert report.end is AttemptEnd.RELEASED
     due = store.row(task_id)["not_before"]
     assert await carry_out(store.store, reads, said(task_id, "stock", CLOSED)) == "accepted"
     assert store.row(task_id)["not_before"] == due

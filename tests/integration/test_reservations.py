@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from domain.messages import End
+from domain.messages import AttemptEnd
 from domain.states import TaskState
 from supervisor.decide import decide
 from tests.integration.situations import AT_ONCE, WINDOW, expired, recovered, undoing
@@ -86,7 +86,7 @@ async def test_reservations_of_all_attempts_never_exceed_the_budget(store: Store
         granted.append(report.grant.calls)
         await store.store.release(hold, "called, and then drained", step="stock", sent=None, delay=AT_ONCE)
     assert granted == [4, 4, 1]
-    assert report.end is End.GAVE_UP
+    assert report.end is AttemptEnd.GAVE_UP
     assert "budget" in report.cause
     assert store.step(task_id, "stock")["budget_left"] == 0
     decision = decide(await expired(store, task_id))
@@ -101,7 +101,7 @@ async def test_next_step_without_budget_gives_up_behind_the_written_boundary(sto
     report = await store.store.advance(hold, done="stock", result={}, calls=1, begin=begin("charge"))
     assert (report.end, report.grant) == (None, None)
     report = await store.store.advance(hold, begin=begin("charge"))
-    assert report.end is End.GAVE_UP
+    assert report.end is AttemptEnd.GAVE_UP
     assert store.step(task_id, "stock")["state"] == "Completed"
     assert store.step(task_id, "charge")["state"] == "NotStarted"
     assert store.kinds(task_id)[-2:] == ["advanced", "gave_up"]
@@ -142,7 +142,7 @@ async def test_giving_up_brings_only_the_tasks_own_deadline_forward(store: Store
     hold = await store.begun(task_id)
     before = store.step(task_id, "stock")
     report = await store.store.give_up(hold, "stock", "no more calls")
-    assert report.end is End.GAVE_UP
+    assert report.end is AttemptEnd.GAVE_UP
     assert store.step(task_id, "stock") == {**before, "gave_up": True}
     (found,) = await store.supervision.expired(window=WINDOW, page=10, after=(None, ""))
     assert found.locked_by == hold.locked_by

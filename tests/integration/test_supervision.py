@@ -19,7 +19,7 @@ from operators.explain import what_happens_next
 from store.database import Database
 from store.reads import Reads
 from store.supervision import Supervision
-from supervisor.activities import SupervisorActivities, SweepReport, SweepTerms, sweep_once
+from supervisor.activities import SupervisorActivities, SweepReport, SweepSettings, sweep_once
 from supervisor.decide import decide
 from tests.conftest import PATIENCE_S, Databases
 from tests.integration.store_bench import (
@@ -31,7 +31,7 @@ from tests.integration.store_bench import (
 )
 from tests.integration.test_plans import CLOSED, STEPS, Planner, put
 
-TERMS = SweepTerms(
+TERMS = SweepSettings(
     interval_s=10,
     window_s=3600,
     page=50,

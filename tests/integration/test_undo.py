@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from domain.messages import End
+from domain.messages import AttemptEnd
 from domain.states import StepState, TaskState
 from store.state_store import Hold
 from tests.integration.situations import (
@@ -71,7 +71,7 @@ async def test_undo_runs_from_the_step_that_began_last_to_the_first(store: Store
     for name in names:
         assert (await store.store.undo_advance(hold, begin=undo(name))).grant is not None
         report = await store.store.undo_advance(hold, done=name, calls=1)
-    assert report.end is End.COMPENSATED
+    assert report.end is AttemptEnd.COMPENSATED
     assert store.log(task_id) == [(1, "stock", "Undone"), (2, "charge", "Undone"), (3, "ship", "Undone")]
     assert [s.state for s in (await store.task(task_id)).steps] == [StepState.UNDONE] * 3 + [StepState.NOT_STARTED]
     store.is_consistent(task_id)
@@ -92,7 +92,7 @@ async def test_task_that_has_begun_nothing_is_compensated_at_once(store: StoreBe
     await store.store.request_undo(asked(task_id))
     hold = await store.claim(task_id)
     for _ in range(2):
-        assert (await store.store.undo_advance(hold)).end is End.COMPENSATED
+        assert (await store.store.undo_advance(hold)).end is AttemptEnd.COMPENSATED
     assert store.kinds(task_id) == ["submitted", "confirmed", "undo_requested", "claimed", "compensated"]
 
 
@@ -191,7 +191,7 @@ async def test_second_undo_after_a_quarantine_has_another_key_which_stays(store:
     store.owner("UPDATE step SET quarantine_s = 60 WHERE name = 'charge'")
     await store.store.undo_advance(hold, begin=undo("charge"))
     assert await generations(store, task_id) == {"charge": 0, "stock": 0}
-    assert (await store.store.undo_advance(hold, done="charge", calls=1)).end is End.RELEASED
+    assert (await store.store.undo_advance(hold, done="charge", calls=1)).end is AttemptEnd.RELEASED
     for _ in range(2):
         assert await generations(store, task_id) == {"charge": 1, "stock": 0}
         hold = await store.claim(task_id)
@@ -285,7 +285,7 @@ async def test_undo_past_the_pivot_is_refused_naming_it(store: StoreBench, task_
         hold = await store.begun(task_id, "provisioning", "name")
         if how != "running":
             report = await store.store.fail(hold, "name", REFUSED, unknown=True, then="undo")
-            assert report.end is End.PERMANENT_FAULT
+            assert report.end is AttemptEnd.PERMANENT_FAULT
             assert store.row(task_id)["state"] == "Error"
     before = store.contents(task_id)
     found = await store.store.request_undo(asked(task_id))
@@ -327,7 +327,7 @@ async def test_undo_repeated_after_a_failure_has_a_fresh_budget(store: StoreBenc
     hold = await store.claim(task_id)
     assert (await store.store.undo_advance(hold, begin=undo("charge"))).grant is not None
     await store.store.undo_advance(hold, done="charge", calls=1, begin=undo("stock"))
-    assert (await store.store.undo_advance(hold, done="stock", calls=1)).end is End.COMPENSATED
+    assert (await store.store.undo_advance(hold, done="stock", calls=1)).end is AttemptEnd.COMPENSATED
 
 
 @pytest.mark.demand("F12")
@@ -373,7 +373,7 @@ async def test_compensated_task_tells_no_fault_of_its_undo(store: StoreBench, ta
     hold = await store.claim(task_id)
     await store.store.undo_advance(hold, begin=undo("stock"))
     report = await store.store.undo_advance(hold, done="stock", calls=1)
-    assert (report.end, store.row(task_id)["error"]) == (End.COMPENSATED, None)
+    assert (report.end, store.row(task_id)["error"]) == (AttemptEnd.COMPENSATED, None)
 
 
 @pytest.mark.failure(34)
@@ -385,5 +385,5 @@ async def test_attempt_that_ends_is_told_the_states_of_all_steps(store: StoreBen
     wanted = {"stock": "Undone", "charge": "Undone", "ship": "NotStarted", "confirm": "NotStarted"}
     for _ in range(2):
         report = await store.store.undo_advance(hold, done="stock", calls=1)
-        assert (report.end, report.steps) == (End.COMPENSATED, wanted)
+        assert (report.end, report.steps) == (AttemptEnd.COMPENSATED, wanted)
     assert (await store.store.undo_advance(hold, begin=undo("charge"))).steps == wanted

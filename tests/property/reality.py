@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from domain.definition import Definition, Registry
-from domain.messages import Begin, Json, Report, UndoCall, UndoRequest
+from domain.messages import BeginStep, Json, UndoCall, UndoRequest, WriteResult
 from domain.states import UndoState
 from store.admission import Intake, NewTask, Unfinished
 from store.breakers import BreakerTerms, Services
@@ -266,15 +266,15 @@ class Reality:
     def _digest(self) -> str:
         return digest_of(self._definition.name, self._record)
 
-    def _terms(self, step: str) -> Begin:
+    def _terms(self, step: str) -> BeginStep:
         found = self._definition.step(step)
         undo = UndoCall(action=found.undo.action, body={"undo": step}) if found.undo else None
-        return Begin(step=step, within_s=LONG.total_seconds(), calls=found.calls, undo=undo)
+        return BeginStep(step=step, within_s=LONG.total_seconds(), calls=found.calls, undo=undo)
 
-    def _undo_terms(self, step: str) -> Begin:
+    def _undo_terms(self, step: str) -> BeginStep:
         undo = self._definition.step(step).undo
-        return Begin(step=step, within_s=LONG.total_seconds(), calls=undo.calls if undo else 1)
+        return BeginStep(step=step, within_s=LONG.total_seconds(), calls=undo.calls if undo else 1)
 
 
-def _told(report: Report) -> Answer:
+def _told(report: WriteResult) -> Answer:
     return Answer(report.end, report.grant.calls if report.grant else None, report.result)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from domain.messages import RunInput
-from supervisor.activities import PageRequest, SweepTerms
+from supervisor.activities import PageRequest, SweepSettings
 
 
 @pytest.mark.failure(87)
 @pytest.mark.demand("H6")
 def test_sweep_terms_of_another_release_start_a_sweep() -> None:
-    assert SweepTerms.model_validate({}) == SweepTerms()
-    assert SweepTerms.model_validate({"interval_s": 4.0, "a_later_word": 7}) == SweepTerms(interval_s=4.0)
+    assert SweepSettings.model_validate({}) == SweepSettings()
+    assert SweepSettings.model_validate({"interval_s": 4.0, "a_later_word": 7}) == SweepSettings(interval_s=4.0)
     request = PageRequest.model_validate({"terms": {}, "sweep": 1, "counts": True})
     assert (request.sweep, request.after_id) == (1, "")
 

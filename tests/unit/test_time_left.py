@@ -13,7 +13,7 @@ from activities.clock import uptime
 from activities.queued import _left_s
 from activities.reservations import Reservation, Reservations
 from domain.messages import AgentRequest, Grant
-from workflows.terms import looks
+from workflows.options import inbox_pauses
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 WITHIN_S = 10.0
@@ -80,6 +80,6 @@ def test_reservation_ages_also_while_the_machine_sleeps(monkeypatch: pytest.Monk
 @pytest.mark.demand("C11")
 @pytest.mark.parametrize("within_s", [1, 4, 30, 3600, 86_400 * 30])
 def test_waiting_attempt_looks_into_the_inbox_before_its_deadline(within_s: int) -> None:
-    pauses = looks(within_s)
+    pauses = inbox_pauses(within_s)
     assert len(pauses) <= 20
     assert sum(pauses) == pytest.approx(max(0, within_s - 2))

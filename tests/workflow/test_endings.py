@@ -20,20 +20,20 @@ from definitions import registry
 from domain.ids import TASK_QUEUE, attempt_id, undo_request_id
 from domain.messages import (
     AgentRequest,
-    End,
+    AttemptEnd,
     OutcomeBox,
-    Report,
     RunInput,
     StepView,
+    StepWork,
     TimedOut,
     UndoRequest,
     UndoVerdict,
-    Work,
+    WriteResult,
 )
 from tests.conftest import MACHINE, eventually
-from workflows.asking import hand_on
 from workflows.compensation_request import CompensationRequest
 from workflows.scheduler import Scheduler, _outcome_of
+from workflows.undo_requests import hand_on
 
 QUEUE = TASK_QUEUE
 
@@ -63,7 +63,7 @@ class CutOff:
 class Store:
     """A store that answers when it is told to: `performed` by step, `verdict` to a request for undo."""
 
-    def __init__(self, verdict: Callable[[UndoRequest], str], performed: dict[str, Report]) -> None:
+    def __init__(self, verdict: Callable[[UndoRequest], str], performed: dict[str, WriteResult]) -> None:
         self._verdict, self._performed = verdict, performed
         self.asked: list[UndoRequest] = []
         self.reached, self.answers = asyncio.Event(), asyncio.Event()
@@ -77,12 +77,12 @@ class Store:
         return UndoVerdict.model_validate({"verdict": self._verdict(request), "task_id": request.task_id})
 
     @activity.defn
-    async def perform(self, work: Work) -> Report:
+    async def perform(self, work: StepWork) -> WriteResult:
         """At once, or, for a step that nothing is known of, when it is told to."""
         if work.step not in self._performed:
             self.reached.set()
             await self.answers.wait()
-        return self._performed.get(work.step, Report(result={}))
+        return self._performed.get(work.step, WriteResult(result={}))
 
 
 @asynccontextmanager
@@ -154,7 +154,7 @@ async def test_run_cancelled_while_it_ends_still_asks_for_undo(
         task_id=task_id, definition="provisioning", version=definition.version, epoch=1, undo=False, record=MACHINE,
         steps=steps,
     )  # fmt: skip
-    store = Store(lambda _: "already", {"disk": Report(end=End.GAVE_UP, cause="out of calls")})
+    store = Store(lambda _: "already", {"disk": WriteResult(end=AttemptEnd.GAVE_UP, cause="out of calls")})
     holder = attempt_id("provisioning", task_id, 1)
     async with worker(client, store):
         handle = await client.start_workflow(
@@ -168,7 +168,7 @@ async def test_run_cancelled_while_it_ends_still_asks_for_undo(
         with pytest.raises(WorkflowFailureError) as failed:
             await handle.result()
     assert isinstance(failed.value.cause, ApplicationError)
-    assert failed.value.cause.type == End.GAVE_UP
+    assert failed.value.cause.type == AttemptEnd.GAVE_UP
     assert {(r.requester, r.holder) for r in store.asked} == {("signal:anna", None)}
 
 

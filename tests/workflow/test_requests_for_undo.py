@@ -11,7 +11,7 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.converter import PayloadConverter
 
-from workflows.asking import Requests, read_request
+from workflows.undo_requests import Requests, read_request
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from domain.messages import End, Json
+from domain.messages import AttemptEnd, Json
 from domain.states import EventKind, StepState, TaskState, UndoState
 from store.state_store import Hold
 from tests.property.model.rows import Answer, Entry
@@ -56,7 +56,7 @@ def undo_advance(
             entry.generation += 1
             task.let_go(due=False)
             task.move(_K.UNDO_ADVANCED, hold.locked_by)
-            return Answer(End.RELEASED)
+            return Answer(AttemptEnd.RELEASED)
         undone = entry is not None and entry.state is _U.UNDOING
         if entry and undone:
             task.steps[entry.step].finish(_S.UNDONE, calls)
@@ -91,7 +91,7 @@ def fail(task: Task, hold: Hold, *, step: str, unknown: bool | None, then: Liter
         task.let_go(due=task.may_be_undone_now)
         undo = then == "undo" and not task.past_pivot
         task.move(_K.FAILED, hold.locked_by, _T.COMPENSATING if undo else _T.ERROR)
-    return task.unless_said(hold, _K.FAILED, End.PERMANENT_FAULT)
+    return task.unless_said(hold, _K.FAILED, AttemptEnd.PERMANENT_FAULT)
 
 
 def undo_fail(task: Task, hold: Hold, *, step: str) -> Answer:
@@ -107,7 +107,7 @@ def undo_fail(task: Task, hold: Hold, *, step: str) -> Answer:
         task.failures += 1
         task.let_go()
         task.move(_K.UNDO_FAILED, hold.locked_by, _T.COMPENSATION_FAILED)
-    return task.unless_said(hold, _K.UNDO_FAILED, End.UNDO_FAILED)
+    return task.unless_said(hold, _K.UNDO_FAILED, AttemptEnd.UNDO_FAILED)
 
 
 def give_up(task: Task, hold: Hold, *, step: str) -> Answer:
@@ -116,7 +116,7 @@ def give_up(task: Task, hold: Hold, *, step: str) -> Answer:
         task.steps[step].gave_up = task.late = True
         task.run_id = hold.run_id
         task.move(_K.GAVE_UP, hold.locked_by)
-    return task.unless_said(hold, _K.GAVE_UP, End.GAVE_UP)
+    return task.unless_said(hold, _K.GAVE_UP, AttemptEnd.GAVE_UP)
 
 
 def release(task: Task, hold: Hold, *, step: str | None, sent: int | None, delay_s: float) -> Answer:
@@ -130,7 +130,7 @@ def release(task: Task, hold: Hold, *, step: str | None, sent: int | None, delay
             for other in set(task.at_work) - {step}:
                 task.steps[other].grant()
         task.give_back(hold, delay_s)
-    return task.unless_said(hold, _K.RELEASED, End.RELEASED)
+    return task.unless_said(hold, _K.RELEASED, AttemptEnd.RELEASED)
 
 
 def _is_to_wait(task: Task, entry: Entry) -> bool:
@@ -145,13 +145,13 @@ def _told(  # noqa: PLR0911 (one return an outcome)
     """What follows for a run from the rows as they now are, whether it wrote them just now or before."""
     undo, result = finished is _S.UNDONE, task.steps[done].result if done else None
     if undo and done and task.epoch == hold.epoch and not task.held and _waits(task, done):
-        return Answer(End.RELEASED)
+        return Answer(AttemptEnd.RELEASED)
     if task.epoch != hold.epoch or (done and task.steps[done].state is not finished):
         return task.lost(hold)
     if task.state in (_T.PROCESSED, _T.COMPENSATED):
-        return Answer(End(task.state), result=task.steps[begin].result if begin and not done else result)
+        return Answer(AttemptEnd(task.state), result=task.steps[begin].result if begin and not done else result)
     if undo and task.state is _T.COMPENSATION_FAILED:
-        return Answer(End.UNDO_FAILED)
+        return Answer(AttemptEnd.UNDO_FAILED)
     if not task.is_held_by(hold) or task.late:
         return task.lost(hold)
     if begin and begun:
@@ -167,7 +167,7 @@ def _not_begun(task: Task, hold: Hold, begin: str, finished: StepState) -> Answe
     if task.is_blocked(begin, undo=undo):
         return release(task, hold, step=None, sent=0, delay_s=1)
     spent = step.undo_budget_left == 0 if undo else step.budget_left == 0
-    return give_up(task, hold, step=begin) if spent else Answer(End.SUPERSEDED)
+    return give_up(task, hold, step=begin) if spent else Answer(AttemptEnd.SUPERSEDED)
 
 
 def _waits(task: Task, step: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from domain.definition import Definition
 from domain.ids import attempt_id
-from domain.messages import End
+from domain.messages import AttemptEnd
 from domain.states import EventKind, StepState, TaskState, UndoState
 from store.state_store import Hold
 from tests.property.model.rows import Answer, Entry, Step
@@ -179,12 +179,12 @@ class Task:
     def lost(self, hold: Hold) -> Answer:
         """Why a write changed nothing: it came late, the task is to be undone, or somebody else moved it."""
         if self.is_held_by(hold):
-            return Answer(End.DEADLINE_PASSED)
+            return Answer(AttemptEnd.DEADLINE_PASSED)
         if self.epoch == hold.epoch and not self.held and self.state is _T.COMPENSATING:
-            return Answer(End.UNDO_REQUESTED)
-        return Answer(End.SUPERSEDED)
+            return Answer(AttemptEnd.UNDO_REQUESTED)
+        return Answer(AttemptEnd.SUPERSEDED)
 
-    def unless_said(self, hold: Hold, kind: EventKind, end: End) -> Answer:
+    def unless_said(self, hold: Hold, kind: EventKind, end: AttemptEnd) -> Answer:
         """An attempt does this once: it is told so again, however often it asks."""
         return Answer(end) if self.has_said(kind, hold.locked_by) else self.lost(hold)
 

@@ -12,7 +12,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import FailureError, WorkflowAlreadyStartedError
 
 from domain.ids import SENDER, TASK_QUEUE, actor, undo_request_of
-from domain.messages import Heard, Json, UndoRequest
+from domain.messages import Json, SignalRef, UndoRequest
 from domain.text import clean
 
 NO_REASON = "no reason given"
@@ -45,7 +45,7 @@ class Requests:
 async def hand_on(request: UndoRequest) -> asyncio.Task[Json] | None:
     """Start the workflow that asks; one that asks already may do so for an attempt only: it is told."""
     workflow_id = undo_request_of(workflow.info().workflow_id)
-    told = {"requester": request.requester.partition(":")[2], "reason": request.reason}
+    describe_error = {"requester": request.requester.partition(":")[2], "reason": request.reason}
     while True:
         try:
             return await workflow.start_child_workflow(
@@ -62,7 +62,7 @@ async def hand_on(request: UndoRequest) -> asyncio.Task[Json] | None:
         if request.holder is not None:
             return None
         with suppress(FailureError):  # it has ended meanwhile: start it anew
-            await workflow.get_external_workflow_handle(workflow_id).signal("compensate", told)
+            await workflow.get_external_workflow_handle(workflow_id).signal("compensate", describe_error)
             return None
 
 
@@ -78,7 +78,7 @@ def read_request(args: Sequence[RawValue], number: int) -> UndoRequest:
     name = _short(requester) if isinstance(requester, str) else ""
     sender = workflow.memo_value(SENDER, "")  # where the Supervisor has passed the signal on
     info = workflow.info()
-    heard = None if sender else Heard(workflow_id=info.workflow_id, run_id=info.run_id, number=number)
+    heard = None if sender else SignalRef(workflow_id=info.workflow_id, run_id=info.run_id, number=number)
     by = actor("signal", name or sender)
     return UndoRequest(task_id="", requester=by, reason=_reason(reason, value), sender=sender, heard=heard)
 

@@ -12,7 +12,7 @@ from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType
 
 from domain.definition import Step
-from domain.messages import Grant, Work
+from domain.messages import Grant, StepWork
 
 ONCE = RetryPolicy(maximum_attempts=1)
 
@@ -54,7 +54,7 @@ UNTIL_DONE = LocalOptions(
 """For a write that must not be lost and changes nothing when it is repeated: while the store is away, again."""
 
 
-def bookkeeping_options(name: str, work: Work) -> LocalOptions:
+def bookkeeping_options(name: str, work: StepWork) -> LocalOptions:
     """A boundary write, and for `perform` the call before it."""
     calling = timedelta(seconds=work.begin.within_s) if name == "perform" else timedelta(0)
     word = "undo" if work.undo else "step"
@@ -63,7 +63,7 @@ def bookkeeping_options(name: str, work: Work) -> LocalOptions:
     )
 
 
-def looks(within_s: float) -> list[float]:
+def inbox_pauses(within_s: float) -> list[float]:
     """Pauses between looks into the inbox: few, however long the step may take, and the last one in time."""
     pauses, pause_s, left_s = [], _FIRST_LOOK_S, within_s - _LAST_LOOK_S
     while left_s > 0:
@@ -72,7 +72,7 @@ def looks(within_s: float) -> list[float]:
     return pauses
 
 
-def queued_options(step: Step, work: Work, grant: Grant) -> QueuedOptions:
+def queued_options(step: Step, work: StepWork, grant: Grant) -> QueuedOptions:
     """A call by a queued Agent: it has exactly the time that the store granted; a callback finds it by its id.
 
     If no worker has taken it by then, none was given it: early enough for the row to be released before its deadline.
