@@ -19,27 +19,12 @@ from temporalio.service import RPCError
 from activities.agent import Agents, AnswersLater
 from activities.clock import uptime
 from activities.reservations import Reservation, Reservations
+from domain.attempts import AttemptEnd, BeginStep, Results, ResultsRequest, StepWork, WriteResult
 from domain.faults import DEFINITION_ERROR, KEY_FORGOTTEN, Unreachable
 from domain.ids import actor, attempt_id
-from domain.messages import (
-    AttemptEnd,
-    BeginStep,
-    Completed,
-    GaveUp,
-    Outcome,
-    Overtaken,
-    Refused,
-    Results,
-    ResultsRequest,
-    SignalRef,
-    StepWork,
-    StoodDown,
-    TimedOut,
-    UndoRequest,
-    UndoVerdict,
-    WriteResult,
-)
+from domain.messages import Completed, GaveUp, Outcome, Overtaken, Refused, StoodDown, TimedOut
 from domain.text import clean
+from domain.undo_requests import SignalRef, UndoRequest, UndoVerdict
 from store.breakers import Services
 from store.inbox import InboxStore
 from store.state_store import Hold, StateStore

@@ -16,8 +16,8 @@ from chaos.mishaps import MISHAPS
 from chaos.plays import answered_late
 from chaos.proxy import Cut
 from chaos.scenarios import Scenario
+from domain.attempts import RunInput, StepView
 from domain.ids import attempt_id
-from domain.messages import RunInput, StepView
 from domain.states import EventKind, StepState, TaskState
 from runtime.roles import Role
 from runtime.temporal import queue_of

@@ -20,8 +20,9 @@ from audit.evidence import Answer
 from chaos.world import World, line_of_log
 from domain.faults import Unreachable, UsageError
 from domain.ids import attempt_id, undo_request_id
-from domain.messages import Json, UndoRequest
+from domain.messages import Json
 from domain.states import TaskState
+from domain.undo_requests import UndoRequest
 from runtime.wiring import Stores, caps
 from store.admission import Intake
 from store.database import Database

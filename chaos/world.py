@@ -36,9 +36,10 @@ from devstack.servers.postgres import EmbeddedPostgres
 from devstack.servers.temporal import EmbeddedTemporal
 from domain.definition import Registry
 from domain.faults import Unreachable
-from domain.messages import Json, UndoRequest, UndoVerdict
+from domain.messages import Json
 from domain.search_attributes import SEARCH_ATTRIBUTES
 from domain.states import SETTLED
+from domain.undo_requests import UndoRequest, UndoVerdict
 from runtime.plugin import new_plugin
 from runtime.roles import Role
 from runtime.wiring import Stores, open_stores

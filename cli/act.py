@@ -7,8 +7,8 @@ from cli.environment import requester, settings
 from cli.follow import UNDO_RESTS, follow
 from cli.output import Format, print_json, print_line, print_note
 from domain.faults import NotFound, Unreachable
-from domain.messages import UndoRequest
 from domain.states import TaskState
+from domain.undo_requests import UndoRequest
 from runtime.settings import address
 from runtime.temporal import connect
 from runtime.wiring import open_state_store, sweep_terms

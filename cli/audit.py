@@ -27,8 +27,8 @@ from cli.app import ExitCode, Output, checked_ids, run
 from cli.environment import settings
 from cli.output import Format, print_json, print_line, print_note
 from cli.screen import print_rich, table
+from domain.attempts import RunInput
 from domain.faults import NotFound, UsageError
-from domain.messages import RunInput
 from runtime.settings import address
 from runtime.temporal import connect
 from store.admission import ALIVE

@@ -11,9 +11,9 @@ from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSear
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from domain.attempts import RunInput
 from domain.definition import Definition, Registry
 from domain.faults import Unreachable
-from domain.messages import RunInput
 from domain.search_attributes import TASK_ATTEMPT, TASK_DEFINITION, TASK_ID, TASK_SUBMITTER
 from runtime.temporal import queue_of
 from store.admission import Intake

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-from domain.messages import Json, RunInput, StepView, UndoView
+from domain.attempts import RunInput, StepView, UndoView
+from domain.messages import Json
 from domain.states import StepState, TaskState
 
 

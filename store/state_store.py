@@ -15,9 +15,11 @@ from functools import partial
 from typing import Any, Literal
 from uuid import uuid4
 
+from domain.attempts import AttemptEnd, BeginStep, WriteResult
 from domain.ids import attempt_id
-from domain.messages import AttemptEnd, BeginStep, Grant, Json, UndoRequest, UndoVerdict, WriteResult
+from domain.messages import Grant, Json
 from domain.states import CLAIMABLE, EventKind, StepState, TaskState, UndoState
+from domain.undo_requests import UndoRequest, UndoVerdict
 from store.database import BeforeCommit, Database, Params, query
 from store.snapshot import Snapshot, StepRow
 

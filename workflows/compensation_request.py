@@ -19,7 +19,8 @@ from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from domain.ids import parse_undo_request_id
-    from domain.messages import Json, UndoRequest
+    from domain.messages import Json
+    from domain.undo_requests import UndoRequest
     from workflows.options import UNTIL_DONE
     from workflows.undo_requests import NO_REASON, Requests
 

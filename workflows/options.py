@@ -11,8 +11,9 @@ from typing import TypedDict
 from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType
 
+from domain.attempts import StepWork
 from domain.definition import Step
-from domain.messages import Grant, StepWork
+from domain.messages import Grant
 
 ONCE = RetryPolicy(maximum_attempts=1)
 

@@ -32,33 +32,25 @@ with workflow.unsafe.imports_passed_through():
     from activities.agent import describe_error
     from activities.agents import catalogue
     from definitions import registry
-    from domain.definition import Definition, Step
-    from domain.faults import DEFINITION_ERROR
-    from domain.ids import attempt_id, idempotency_keys
-    from domain.messages import (
-        AgentRequest,
+    from domain.attempts import (
         AttemptEnd,
         BeginStep,
-        Completed,
-        Grant,
-        Json,
-        Outcome,
-        OutcomeBox,
-        Refused,
         Results,
         ResultsRequest,
         RunInput,
         StepWork,
-        StoodDown,
-        TimedOut,
         UndoCall,
-        UndoRequest,
         UndoView,
         WriteResult,
     )
+    from domain.definition import Definition, Step
+    from domain.faults import DEFINITION_ERROR
+    from domain.ids import attempt_id, idempotency_keys
+    from domain.messages import AgentRequest, Completed, Grant, Json, Outcome, OutcomeBox, Refused, StoodDown, TimedOut
     from domain.search_attributes import TASK_STATE as STATE_NAME
     from domain.states import StepState, TaskState
     from domain.text import clean_json
+    from domain.undo_requests import UndoRequest
     from workflows.options import LOCAL, LocalOptions, bookkeeping_options, inbox_pauses, queued_options
     from workflows.undo_requests import Requests, hand_on
 

@@ -12,8 +12,9 @@ from temporalio.common import RawValue
 from temporalio.exceptions import FailureError, WorkflowAlreadyStartedError
 
 from domain.ids import SENDER, TASK_QUEUE, actor, undo_request_of
-from domain.messages import Json, SignalRef, UndoRequest
+from domain.messages import Json
 from domain.text import clean
+from domain.undo_requests import SignalRef, UndoRequest
 
 NO_REASON = "no reason given"
 

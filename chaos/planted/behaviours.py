@@ -16,8 +16,9 @@ import httpx
 from activities.agent import Call
 from activities.clock import uptime
 from definitions import registry
+from domain.attempts import BeginStep, StepWork, WriteResult
 from domain.definition import Definition
-from domain.messages import AgentRequest, BeginStep, Completed, GaveUp, Grant, Json, Outcome, StepWork, WriteResult
+from domain.messages import AgentRequest, Completed, GaveUp, Grant, Json, Outcome
 from runtime.starts import Started
 from store.admission import Caps, Full, Intake, NewTask
 from store.orders import Amendment

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowFailureError
 
-from domain.messages import UndoRequest
 from domain.states import StepState, TaskState, UndoState
+from domain.undo_requests import UndoRequest
 from tests.conftest import Bench, Simulators
 
 TEMPORAL = Path(sysconfig.get_path("scripts")) / "temporal"

@@ -8,7 +8,7 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from domain.messages import BeginStep
+from domain.attempts import BeginStep
 from domain.states import StepState, TaskState
 from runtime.roles import Role
 from tests.conftest import FULL, Bench, Simulators, eventually

@@ -13,10 +13,11 @@ from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.service import RPCError
 
 from definitions import registry
+from domain.attempts import RunInput, StepView, UndoView
 from domain.definition import Registry
 from domain.ids import undo_request_id
-from domain.messages import RunInput, StepView, UndoRequest, UndoView
 from domain.states import StepState, TaskState
+from domain.undo_requests import UndoRequest
 from runtime.dispatcher import Dispatcher
 from runtime.roles import Role
 from runtime.temporal import queue_of

@@ -10,8 +10,9 @@ import pytest
 from chaos.proxy import Faults, Proxy
 from devstack.servers.temporal import EmbeddedTemporal
 from domain.ids import idempotency_key
-from domain.messages import Completed, UndoRequest
+from domain.messages import Completed
 from domain.states import StepState, TaskState
+from domain.undo_requests import UndoRequest
 from runtime.callbacks.addresses import callback_addresses
 from runtime.roles import Role, running
 from runtime.temporal import connect

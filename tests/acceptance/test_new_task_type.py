@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from domain.messages import UndoRequest
 from domain.states import TaskState
+from domain.undo_requests import UndoRequest
 from tests.conftest import Bench, Simulators
 from tests.workers import ROOT, WorkerProcess, environment
 

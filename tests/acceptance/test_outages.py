@@ -14,8 +14,8 @@ import pytest
 from temporalio.service import RPCError
 
 from devstack.servers.postgres import EmbeddedPostgres
-from domain.messages import UndoRequest
 from domain.states import StepState, TaskState
+from domain.undo_requests import UndoRequest
 from runtime.roles import Role
 from tests.conftest import FULL, Bench, Databases, Simulators, eventually
 from tests.workers import WorkerProcess

@@ -11,8 +11,9 @@ from subprocess import run
 import psycopg
 import pytest
 
-from domain.messages import BeginStep, UndoRequest
+from domain.attempts import BeginStep
 from domain.states import TaskState
+from domain.undo_requests import UndoRequest
 from tests.conftest import ORDER, Bench, Simulators, eventually
 from tests.courier.parcel import QUARANTINE
 from tests.workers import ROOT, WorkerProcess, environment

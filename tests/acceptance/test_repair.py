@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from domain.faults import UsageError
-from domain.messages import UndoRequest
 from domain.states import StepState, TaskState
+from domain.undo_requests import UndoRequest
 from runtime.settings import Settings
 from starter import app
 from tests.acceptance.test_cli import starter

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from devstack.processes.ports import free_port
-from domain.messages import UndoRequest
 from domain.states import TaskState
+from domain.undo_requests import UndoRequest
 from runtime.settings import Settings
 from tests.acceptance.test_cli import Result, nowhere, starter
 from tests.conftest import Bench, Simulators, eventually

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from domain.messages import UndoRequest
 from domain.states import TaskState
+from domain.undo_requests import UndoRequest
 from tests.acceptance.test_compensation import temporal, undone_in_reverse
 from tests.conftest import Bench, Simulators, eventually
 from tests.workers import WorkerProcess

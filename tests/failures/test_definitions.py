@@ -10,8 +10,8 @@ import pytest
 
 from definitions import registry
 from domain.definition import Definition, Registry
-from domain.messages import UndoRequest
 from domain.states import StepState, TaskState, UndoState
+from domain.undo_requests import UndoRequest
 from runtime.roles import Role
 from tests.conftest import Bench, Simulators
 from tests.failures.made_up.brittle import BRITTLE

@@ -15,8 +15,8 @@ from activities.agents import all_agents, catalogue
 from activities.http import MOST_BYTES
 from definitions import registry
 from domain.definition import MOST_STEPS
-from domain.messages import UndoRequest
 from domain.states import TaskState
+from domain.undo_requests import UndoRequest
 from runtime.roles import Role
 from tests.conftest import Bench
 from tests.workers import WorkerProcess

@@ -18,8 +18,9 @@ from audit.run import audit
 from audit.sources import open_loader
 from audit.task_record import Terms
 from devstack.servers.postgres import EmbeddedPostgres
-from domain.messages import UndoRequest, WriteResult
+from domain.attempts import WriteResult
 from domain.states import StepState, TaskState
+from domain.undo_requests import UndoRequest
 from store.state_store import Hold
 from supervisor.decide import decide
 from tests.conftest import FULL, Bench, Databases, Simulators

@@ -17,8 +17,8 @@ from activities.http import new_client
 from activities.queued import agent_activity
 from activities.stalls import StallDetector
 from devstack.processes.ports import free_port
-from domain.messages import UndoRequest
 from domain.states import EventKind, TaskState
+from domain.undo_requests import UndoRequest
 from runtime.roles import Role
 from store.reads import TaskPage
 from tests.conftest import FULL, Bench, Simulators, eventually

@@ -13,8 +13,8 @@ import pytest
 
 from devstack.servers.postgres import EmbeddedPostgres
 from devstack.stack.environment import SERVICES
-from domain.messages import UndoRequest
 from domain.states import StepState, TaskState
+from domain.undo_requests import UndoRequest
 from runtime.roles import Role
 from tests.conftest import FULL, Bench, Databases, Simulators
 from tests.failures.servers import copied, ended, kill, own_postgres, submitted

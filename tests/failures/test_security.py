@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from cli.app import checked_id
 from domain.faults import NotFound, UsageError
 from domain.ids import TASK_ID
-from domain.messages import UndoRequest
 from domain.states import TaskState
+from domain.undo_requests import UndoRequest
 from runtime.callbacks.addresses import callback_addresses
 from runtime.roles import Role
 from runtime.settings import Settings

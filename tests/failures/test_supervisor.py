@@ -12,7 +12,7 @@ import pytest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from domain.messages import BeginStep
+from domain.attempts import BeginStep
 from domain.states import StepState, TaskState
 from runtime.roles import Role
 from supervisor.schedule import SCHEDULE_ID

@@ -14,9 +14,9 @@ from temporalio.service import RPCError
 from chaos.ground import LOWERED_LIMITS, MOST_SIGNALS
 from definitions import registry
 from devstack.servers.temporal import EmbeddedTemporal
-from domain.messages import UndoRequest
 from domain.search_attributes import SEARCH_ATTRIBUTES
 from domain.states import TaskState
+from domain.undo_requests import UndoRequest
 from tests.conftest import Bench, Databases, Simulators
 from tests.failures.test_temporal_ui import in_the_middle, violations
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from devstack.servers.temporal import EmbeddedTemporal
-from domain.messages import UndoRequest
 from domain.states import StepState, TaskState
+from domain.undo_requests import UndoRequest
 from runtime.roles import Role
 from tests.conftest import FULL, Bench, Databases, Simulators, eventually
 from tests.failures.servers import ended, kill, own_temporal, submitted

@@ -23,9 +23,9 @@ from chaos.proxy import Faults, Proxy
 from cli.audit import read_runs
 from devstack.servers.temporal import EmbeddedTemporal
 from devstack.stack.environment import SERVICES
-from domain.messages import UndoRequest
 from domain.search_attributes import SEARCH_ATTRIBUTES
 from domain.states import StepState, TaskState
+from domain.undo_requests import UndoRequest
 from runtime.roles import Role
 from runtime.temporal import connect, queue_of
 from store.reads import TaskPage

@@ -11,8 +11,8 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus
 
 from definitions import registry
-from domain.messages import UndoRequest
 from domain.states import TaskState
+from domain.undo_requests import UndoRequest
 from runtime.roles import Role
 from tests.conftest import FULL, Bench, Simulators, eventually
 from tests.failures.servers import ended, submitted

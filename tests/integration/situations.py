@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from domain.messages import AttemptEnd, UndoRequest
+from domain.attempts import AttemptEnd
+from domain.undo_requests import UndoRequest
 from store.state_store import Hold
 from store.supervision import ExpiredTask
 from supervisor.decide import decide

@@ -13,8 +13,8 @@ from psycopg.rows import dict_row
 
 from definitions import registry
 from devstack.servers.postgres import EmbeddedPostgres
+from domain.attempts import BeginStep, UndoCall
 from domain.definition import Definition
-from domain.messages import BeginStep, UndoCall
 from store.admission import Caps, Intake
 from store.breakers import BreakerTerms, Services
 from store.connection import connect

@@ -19,19 +19,10 @@ from activities.http import new_client
 from activities.queued import agent_activity
 from activities.reservations import Reservations
 from activities.stalls import StallDetector
+from domain.attempts import AttemptEnd, StepWork, WriteResult
 from domain.faults import KEY_FORGOTTEN
 from domain.ids import idempotency_keys
-from domain.messages import (
-    AgentRequest,
-    AttemptEnd,
-    Completed,
-    Outcome,
-    OutcomeBox,
-    Overtaken,
-    Refused,
-    StepWork,
-    WriteResult,
-)
+from domain.messages import AgentRequest, Completed, Outcome, OutcomeBox, Overtaken, Refused
 from store.database import Params, query
 from store.inbox import InboxStore
 from store.state_store import Hold

@@ -8,8 +8,9 @@ from uuid import uuid4
 
 import pytest
 
-from domain.messages import AttemptEnd, UndoRequest
+from domain.attempts import AttemptEnd
 from domain.states import TaskState
+from domain.undo_requests import UndoRequest
 from store.admission import NewTask
 from store.reads import Reads
 from tests.integration.store_bench import BREAKER, LOADED, StoreBench, begin, shipped

@@ -14,8 +14,8 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from devstack.servers.temporal import EmbeddedTemporal
 from domain.faults import Unreachable
-from domain.messages import UndoRequest
 from domain.states import TaskState
+from domain.undo_requests import UndoRequest
 from runtime.dispatcher import Dispatcher
 from runtime.plugin import new_plugin
 from store.admission import Admitted, Intake, NewTask, Unfinished

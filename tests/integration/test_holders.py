@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from domain.messages import AttemptEnd, WriteResult
+from domain.attempts import AttemptEnd, WriteResult
 from store.state_store import Hold, StateStore
 from tests.integration.situations import AT_ONCE, REFUSED, asked, in_error, recovered, undo_begun, undo_failed, undoing
 from tests.integration.store_bench import RUN, StoreBench, begin, undo

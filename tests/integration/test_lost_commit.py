@@ -11,8 +11,9 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 
 from chaos.proxy import Cut, Proxy
-from domain.messages import AttemptEnd, UndoVerdict, WriteResult
+from domain.attempts import AttemptEnd, WriteResult
 from domain.states import TaskState
+from domain.undo_requests import UndoVerdict
 from store.breakers import Services
 from store.database import Database
 from store.orders import Amendment

@@ -10,8 +10,8 @@ from datetime import timedelta
 
 import pytest
 
+from domain.attempts import AttemptEnd
 from domain.faults import Conflict, NotFound
-from domain.messages import AttemptEnd
 from domain.states import TaskState, UndoState
 from operators.repair import Repair, carry_out
 from operators.times import instant

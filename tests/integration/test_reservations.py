@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from domain.messages import AttemptEnd
+from domain.attempts import AttemptEnd
 from domain.states import TaskState
 from supervisor.decide import decide
 from tests.integration.situations import AT_ONCE, WINDOW, expired, recovered, undoing

@@ -16,8 +16,8 @@ from cli.checks import Check, all_checks
 from definitions import registry
 from devstack.servers.postgres import EmbeddedPostgres
 from domain.faults import Unreachable
-from domain.messages import UndoRequest
 from domain.states import TaskState
+from domain.undo_requests import UndoRequest
 from runtime.settings import Settings
 from store.connection import connect, connect_async, is_out_of_reach, is_shared
 from store.database import Database

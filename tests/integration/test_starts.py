@@ -12,7 +12,7 @@ import pytest
 from temporalio.client import Client, WorkflowHandle
 from temporalio.service import RPCError
 
-from domain.messages import UndoRequest
+from domain.undo_requests import UndoRequest
 from runtime.starts import Started
 from store.breakers import Services
 from tests.conftest import PATIENCE_S, eventually

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from domain.messages import UndoRequest
+from domain.undo_requests import UndoRequest
 from store.admission import Caps, Full, Intake, NewTask
 from store.submission import MOST_BYTES, Accepted, Conflict, InvalidSubmission, Refused, SubmissionDesk, digest_of
 from supervisor.decide import decide

@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from devstack.servers.postgres import EmbeddedPostgres
-from domain.messages import UndoRequest
 from domain.states import TaskState
+from domain.undo_requests import UndoRequest
 from operators.explain import what_happens_next
 from store.database import Database
 from store.reads import Reads

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from domain.messages import AttemptEnd
+from domain.attempts import AttemptEnd
 from domain.states import StepState, TaskState
 from store.state_store import Hold
 from tests.integration.situations import (

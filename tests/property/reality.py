@@ -8,9 +8,11 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal
 
+from domain.attempts import BeginStep, UndoCall, WriteResult
 from domain.definition import Definition, Registry
-from domain.messages import BeginStep, Json, UndoCall, UndoRequest, WriteResult
+from domain.messages import Json
 from domain.states import UndoState
+from domain.undo_requests import UndoRequest
 from store.admission import Intake, NewTask, Unfinished
 from store.breakers import BreakerTerms, Services
 from store.database import Database, Params, Rows

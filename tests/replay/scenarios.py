@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from domain.ids import idempotency_key, undo_request_id
-from domain.messages import Completed, UndoRequest
+from domain.messages import Completed
 from domain.states import StepState, TaskState
+from domain.undo_requests import UndoRequest
 from store.inbox import InboxStore
 from tests.conftest import Bench, Simulators
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from domain.messages import RunInput
+from domain.attempts import RunInput
 from supervisor.activities import PageRequest, SweepSettings
 
 

@@ -17,19 +17,10 @@ from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError,
 from temporalio.worker import Worker
 
 from definitions import registry
+from domain.attempts import AttemptEnd, RunInput, StepView, StepWork, WriteResult
 from domain.ids import TASK_QUEUE, attempt_id, undo_request_id
-from domain.messages import (
-    AgentRequest,
-    AttemptEnd,
-    OutcomeBox,
-    RunInput,
-    StepView,
-    StepWork,
-    TimedOut,
-    UndoRequest,
-    UndoVerdict,
-    WriteResult,
-)
+from domain.messages import AgentRequest, OutcomeBox, TimedOut
+from domain.undo_requests import UndoRequest, UndoVerdict
 from tests.conftest import MACHINE, eventually
 from workflows.compensation_request import CompensationRequest
 from workflows.scheduler import Scheduler, _outcome_of

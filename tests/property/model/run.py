@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from domain.messages import AttemptEnd, Json
+from domain.attempts import AttemptEnd
+from domain.messages import Json
 from domain.states import EventKind, StepState, TaskState, UndoState
 from store.state_store import Hold
 from tests.property.model.rows import Answer, Entry

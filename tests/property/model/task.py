@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from domain.attempts import AttemptEnd
 from domain.definition import Definition
 from domain.ids import attempt_id
-from domain.messages import AttemptEnd
 from domain.states import EventKind, StepState, TaskState, UndoState
 from store.state_store import Hold
 from tests.property.model.rows import Answer, Entry, Step
