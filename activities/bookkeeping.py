@@ -26,8 +26,9 @@ from domain.messages import Completed, GaveUp, Outcome, Overtaken, Refused, Stoo
 from domain.text import clean
 from domain.undo_requests import SignalRef, UndoRequest, UndoVerdict
 from store.breakers import Services
+from store.claims import Hold
 from store.inbox import InboxStore
-from store.state_store import Hold, StateStore
+from store.state_store import StateStore
 
 _TAIL_S, _BREAKER_S = 2.0, 7.0
 """What is written behind a boundary must not use up the time of the activity. A breaker that closes lets all tasks go
@@ -67,7 +68,7 @@ class Bookkeeping:
     @activity.defn
     async def results(self, wanted: ResultsRequest) -> Results:
         """Recorded results, as many as one message should carry."""
-        return Results(results=await self._store.results(wanted.task_id, wanted.steps))
+        return Results(results=await self._store.steps.results(wanted.task_id, wanted.steps))
 
     async def close(self) -> None:
         """End what has lost its activity and is still at work when the worker has stopped."""
@@ -125,13 +126,13 @@ class Bookkeeping:
     @activity.defn
     async def finish_undo(self, work: StepWork) -> WriteResult:
         """Compensated, for a log that has nothing (left) to undo."""
-        return await self._store.undo_advance(_hold(work))
+        return await self._store.undo.advance(_hold(work))
 
     @activity.defn
     async def release(self, work: StepWork) -> WriteResult:
         """Give the row back, for a run that was told to stop."""
         hold = _hold(work)
-        return await self._store.release(
+        return await self._store.steps.release(
             hold, "the run was cancelled", step=work.step or None, sent=None, delay=timedelta(0)
         )
 
@@ -142,7 +143,7 @@ class Bookkeeping:
             unnamed = request.requester == actor("signal", "")
             by = actor("signal", sender) if unnamed else request.requester
             request = request.model_copy(update={"requester": by, "sender": sender})
-        return await self._store.request_undo(request)
+        return await self._store.requests.undo(request)
 
     async def _advance(
         self, hold: Hold, work: StepWork, begin: BeginStep | None, done: Completed | None = None
@@ -151,10 +152,10 @@ class Bookkeeping:
         name, calls = (work.step, done.calls) if done else (None, None)
         sent_at = uptime()
         if work.undo:
-            report = await self._store.undo_advance(hold, done=name, calls=calls, begin=begin)
+            report = await self._store.undo.advance(hold, done=name, calls=calls, begin=begin)
         else:
             result = done.result if done else None
-            report = await self._store.advance(hold, done=name, result=result, calls=calls, begin=begin)
+            report = await self._store.forward.advance(hold, done=name, result=result, calls=calls, begin=begin)
         if begin is not None and report.grant is not None:
             reservation = Reservation(report.grant, sent_at + report.grant.within_s)
             self._reservations.put(hold.run_id, begin.step, work.undo, reservation)
@@ -166,7 +167,7 @@ class Bookkeeping:
         if report.end in _CAME_LATE and _is_answer(outcome):
             async with _best_effort(_TAIL_S):
                 answer = outcome.model_dump(mode="json")
-                await self._store.note_late(hold.task_id, work.step, answer, actor=hold.locked_by)
+                await self._store.steps.note_late(hold.task_id, work.step, answer, actor=hold.locked_by)
         if work.request is not None:
             async with _best_effort(_BREAKER_S):
                 await self._tell_breaker(work.request.service, hold, work.step, outcome)
@@ -187,7 +188,7 @@ class Bookkeeping:
             case Refused():
                 return await self._refuse(hold, work, outcome)
             case GaveUp():
-                return await self._store.give_up(
+                return await self._store.steps.give_up(
                     hold,
                     work.step,
                     outcome.cause,
@@ -201,7 +202,7 @@ class Bookkeeping:
                 return WriteResult(end=AttemptEnd.SUPERSEDED, cause=outcome.cause)
             case StoodDown():
                 delay = timedelta(seconds=outcome.retry_after_s)
-                return await self._store.release(
+                return await self._store.steps.release(
                     hold, outcome.cause, step=work.step, sent=outcome.sent, delay=delay, lacking=outcome.lacking
                 )
         assert_never(outcome)
@@ -209,9 +210,9 @@ class Bookkeeping:
     async def _refuse(self, hold: Hold, work: StepWork, outcome: Refused) -> WriteResult:
         error = {"step": work.step, "code": outcome.code, "message": outcome.message}
         if work.undo:
-            return await self._store.undo_fail(hold, work.step, error)
+            return await self._store.undo.fail(hold, work.step, error)
         then: Literal["undo", "error"] = "error" if outcome.code == KEY_FORGOTTEN else work.on_refused
-        return await self._store.fail(hold, work.step, error, unknown=outcome.unknown_before, then=then)
+        return await self._store.forward.fail(hold, work.step, error, unknown=outcome.unknown_before, then=then)
 
     def _with_grant(
         self, hold: Hold, begun: BeginStep | None, began: float, undo: bool, report: WriteResult

@@ -52,7 +52,7 @@ async def _resubmit(stores: Stores, task_id: str) -> object:
     """With a correction that changes nothing, as the record of the test is right."""
     found = (await stores.orders.load([task_id]))[task_id]
     amendment = Amendment(task_id, found.record, found.amendments)
-    return await stores.store.resubmit(
+    return await stores.store.requests.resubmit(
         task_id,
         requester="tests",
         reason="what was wrong is mended",
@@ -64,7 +64,9 @@ async def _resubmit(stores: Stores, task_id: str) -> object:
 async def _repair(stores: Stores, what: str) -> object:
     task_id, step = what.split()
     target = UndoState.CLOSED_BY_HAND
-    return await stores.store.repair_undo(task_id, step, target, requester="tests", reason="done", evidence="seen")
+    return await stores.store.requests.repair_undo(
+        task_id, step, target, requester="tests", reason="done", evidence="seen"
+    )
 
 
 async def _force(stores: Stores, service: str) -> None:

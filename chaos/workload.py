@@ -200,7 +200,7 @@ class Traffic:
                 match way:
                     case "store":
                         request = UndoRequest(task_id=plan.task_id, requester="customer", reason="changed my mind")
-                        verdict = await self._stores.store.request_undo(request)
+                        verdict = await self._stores.store.requests.undo(request)
                         if verdict.verdict in ("accepted", "already"):
                             self.asked[plan.task_id] = "store"
                     case "attempt":
@@ -214,7 +214,7 @@ class Traffic:
 
     async def _signal_attempt(self, plan: Plan) -> Way:
         """Signal the attempt that runs; if there is none, whoever takes the request in every state. Which it was."""
-        task = await self._stores.store.snapshot(plan.task_id)
+        task = await self._stores.store.tasks.find(plan.task_id)
         epoch = task.epoch if task else 1
         handle = self._world.client.get_workflow_handle(attempt_id(plan.definition, plan.task_id, epoch))
         try:
@@ -242,7 +242,7 @@ class Traffic:
             try:
                 found = (await self._stores.orders.load([plan.task_id]))[plan.task_id]
                 await self._stores.orders.amend(Amendment(plan.task_id, record, found.amendments))
-                moved, _ = await self._stores.store.resubmit(
+                moved, _ = await self._stores.store.requests.resubmit(
                     plan.task_id,
                     requester="cli:operator",
                     reason="the customer gave another address",
@@ -256,5 +256,5 @@ class Traffic:
 
     async def _snapshot(self, plan: Plan) -> Snapshot | None:
         with suppress(Unreachable):
-            return await self._stores.store.snapshot(plan.task_id)
+            return await self._stores.store.tasks.find(plan.task_id)
         return None

@@ -188,7 +188,7 @@ class World:
 
     async def compensate(self, task_id: str, reason: str = "a test asks for it") -> UndoVerdict:
         """Ask for undo."""
-        return await self.stores.store.request_undo(UndoRequest(task_id=task_id, requester="tests", reason=reason))
+        return await self.stores.store.requests.undo(UndoRequest(task_id=task_id, requester="tests", reason=reason))
 
     async def settle(self, within_s: float = 60, ids: Sequence[str] | None = None) -> None:
         """Wait until every task, or those, is settled; stores out of reach are waited out.

@@ -42,7 +42,7 @@ def supervise(output: Output = Format.TEXT) -> ExitCode:
 async def _compensate(request: UndoRequest, timeout: float | None, output: Format) -> ExitCode:
     found, task_id = settings(), request.task_id
     async with open_state_store(found) as store:
-        verdict = await store.request_undo(request)
+        verdict = await store.requests.undo(request)
     code = _VERDICTS.get(verdict.verdict, ExitCode.OK)
     if code is ExitCode.NOT_FOUND:
         raise NotFound(verdict.message)

@@ -68,7 +68,7 @@ async def carry_out(store: StateStore, reads: Reads, asked: Repair) -> Made:
     """
     made: Made = "already"
     if prepare(await reads.page(asked.task_id), asked) == "possible":
-        moved, _ = await store.repair_undo(
+        moved, _ = await store.requests.repair_undo(
             asked.task_id,
             asked.step,
             asked.target,
@@ -103,5 +103,5 @@ async def _end_if_undone(store: StateStore, page: TaskPage, requester: str) -> N
     task, channel = page.task, requester.partition(":")[0]
     if task.state is TaskState.COMPENSATING and task.locked_by is None and not left_to_undo(page.undo_log):
         definition = [(task.definition, task.version)]
-        for claim in await store.claim(process_name(channel), definition, 1, [task.task_id]):
-            await store.undo_advance(claim.hold(channel))
+        for claim in await store.claims.claim(process_name(channel), definition, 1, [task.task_id]):
+            await store.undo.advance(claim.hold(channel))

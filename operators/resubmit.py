@@ -85,7 +85,7 @@ async def carry_out(stores: Stores, reads: Reads, asked: Resubmission, plan: Pla
                 " look at it with --dry-run, and ask again"
             )
 
-    moved, after = await stores.store.resubmit(
+    moved, after = await stores.store.requests.resubmit(
         asked.task_id,
         requester=asked.requester,
         reason=asked.reason,

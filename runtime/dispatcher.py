@@ -25,9 +25,10 @@ from domain.states import CLAIMABLE, TaskState
 from runtime.starts import AT_ONCE, PAUSE, RunStarter, Started
 from store.admission import Intake
 from store.breakers import Services
+from store.claims import CHANNEL, Claim
 from store.connection import connect_async, is_of_rows
 from store.orders import Orders, Record
-from store.state_store import CHANNEL, Claim, StateStore
+from store.state_store import StateStore
 
 log = structlog.get_logger(__name__)
 
@@ -55,7 +56,7 @@ class Dispatcher:
         eager: bool = True,
         draining: asyncio.Event | None = None,
     ) -> None:
-        self._store, self._orders, self._services = store, orders, services
+        self._store, self._claims, self._orders, self._services = store, store.claims, orders, services
         self._worker, self._slots, self._poll = worker, slots, poll_interval
         self._definitions = [(d.name, d.version) for d in registry]
         self._starter = RunStarter(client, store, intake, registry, eager=eager)
@@ -100,7 +101,7 @@ class Dispatcher:
             wake.clear()
             try:
                 asked_at = monotonic()
-                due_in = await self._store.next_due(self._definitions, [state])  # before the claim: none is missed
+                due_in = await self._claims.next_due(self._definitions, [state])  # before the claim: none is missed
                 started = await self.run_once([state])
             except Exception as error:
                 if isinstance(error, Unreachable):
@@ -116,7 +117,7 @@ class Dispatcher:
 
     async def _round(self, task_ids: Sequence[str] | None, states: Sequence[TaskState]) -> list[Started]:
         async with self._claiming:  # two claims at once would each fill the same free slots
-            claims = await self._store.claim(self._worker, self._definitions, self._slots, task_ids, states=states)
+            claims = await self._claims.claim(self._worker, self._definitions, self._slots, task_ids, states=states)
         forward = [c.task.task_id for c in claims if c.task.state is TaskState.PROCESSING]
         loading = asyncio.ensure_future(self._load(forward))
         taken_up = [self._take_up(claim, loading) for claim in claims]
@@ -138,14 +139,14 @@ class Dispatcher:
     async def _take_up(self, claim: Claim, loading: asyncio.Future[dict[str, Record]]) -> Started | None:
         """Start what was claimed, if this worker still starts anything and the business record is the task's own."""
         if self._draining.is_set():
-            await self._store.not_started(claim, "the worker is shutting down", pause=AT_ONCE)
+            await self._claims.not_started(claim, "the worker is shutting down", pause=AT_ONCE)
             return None
         if claim.task.state is TaskState.COMPENSATING:
             return await self._starter.start(claim, claim.task.as_run({}))  # an undo needs nothing but its log
         try:
             found = (await loading).get(claim.task.task_id)
         except Unreachable as error:
-            await self._store.not_started(claim, str(error), pause=PAUSE)
+            await self._claims.not_started(claim, str(error), pause=PAUSE)
             raise
         if found is None or found.record is None or found.digest != claim.task.record_digest:
             alert = _missing(claim.task.task_id)

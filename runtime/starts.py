@@ -17,7 +17,8 @@ from domain.faults import Unreachable
 from domain.search_attributes import TASK_ATTEMPT, TASK_DEFINITION, TASK_ID, TASK_SUBMITTER
 from runtime.temporal import queue_of
 from store.admission import Intake
-from store.state_store import Claim, StateStore
+from store.claims import Claim
+from store.state_store import StateStore
 
 log = structlog.get_logger(__name__)
 
@@ -74,7 +75,7 @@ class RunStarter:
     """
 
     def __init__(self, client: Client, store: StateStore, intake: Intake, registry: Registry, *, eager: bool) -> None:
-        self._client, self._store, self._intake, self._eager = client, store, intake, eager
+        self._client, self._claims, self._intake, self._eager = client, store.claims, intake, eager
         self._timeouts = {(d.name, d.version): execution_timeout(d) for d in registry}
 
     async def start(self, claim: Claim, run: RunInput) -> Started | None:
@@ -119,7 +120,7 @@ class RunStarter:
 
     async def _no_answer(self, claim: Claim, error: RPCError) -> Unreachable:
         cause = f"Temporal did not start the run: {error.message}"
-        await self._store.not_started(claim, cause, pause=PAUSE)
+        await self._claims.not_started(claim, cause, pause=PAUSE)
         return Unreachable(cause)
 
     async def _refused(self, claim: Claim, reason: str, most: int) -> None:
@@ -138,7 +139,7 @@ class RunStarter:
     ) -> None:
         """A fault of this very task: it waits longer and longer, a person is told, and number `most` ends it."""
         log.error(cause, task_id=claim.task.task_id, attempt=claim.locked_by)
-        await self._store.not_started(claim, cause, fault=fault, pause=pause, most=most)
+        await self._claims.not_started(claim, cause, fault=fault, pause=pause, most=most)
         await self._intake.alert_once(fault, claim.task.task_id, alert or cause)
 
 

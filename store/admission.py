@@ -10,7 +10,8 @@ from datetime import UTC, datetime, timedelta
 from domain.definition import Definition
 from domain.messages import Json
 from store.alerts import alert_once
-from store.database import Database, query
+from store.database import Database
+from store.queries import query
 
 ALIVE = timedelta(seconds=10)
 """How often a worker shows its definitions; one that has not for three of these counts as gone."""
@@ -166,11 +167,8 @@ class Intake:
 
     async def live_worker_for(self, definition: str, within: timedelta) -> bool:
         """Whether a worker that has this definition has shown itself within that time."""
-        rows = await self._database.rows(
-            "SELECT EXISTS (SELECT 1 FROM presence WHERE name = %(name)s"
-            " AND seen_at > clock_timestamp() - make_interval(secs => %(within_s)s)) AS live",
-            {"name": definition, "within_s": within.total_seconds()},
-        )
+        params = {"name": definition, "within_s": within.total_seconds()}
+        rows = await self._database.rows(query("live_worker"), params)
         return bool(rows[0]["live"])
 
     def _params(self, new: NewTask) -> dict[str, object]:

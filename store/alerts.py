@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from store.database import Params, query
+from store.database import Params
+from store.queries import query
 
 
 def alert_once(kind: str, message: str, task_id: str | None = None, *, each_task: bool = False) -> tuple[str, Params]:

@@ -19,7 +19,8 @@ from domain.faults import Unreachable
 from domain.text import clean
 from store.alerts import alert_once
 from store.connection import is_of_rows
-from store.database import Database, Params, query
+from store.database import Database, Params
+from store.queries import query
 
 Forced = Literal["open", "closed"]
 """What a person may say of a service."""

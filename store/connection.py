@@ -17,6 +17,7 @@ from psycopg.rows import tuple_row
 
 from domain.faults import Unreachable
 from domain.text import place
+from store.queries import query
 
 TRANSPORT: dict[str, Any] = {
     "client_encoding": "UTF8",
@@ -32,41 +33,6 @@ SQLALCHEMY = "postgresql+psycopg://"
 """Address of an engine whose connections come from `connect` or `connect_async`."""
 
 _NO_TIMEOUT = "SET statement_timeout = 0"
-_SESSION = """
-SET client_encoding = 'UTF8';
-SET search_path = public;
-SET DateStyle = 'ISO, YMD';
-SET IntervalStyle = 'postgres';
-SET TimeZone = 'UTC';
-SET bytea_output = 'hex';
-SET extra_float_digits = 1;
-SET standard_conforming_strings = on;
-SET row_security = on;
-SET default_transaction_isolation = 'read committed';
-SET default_transaction_deferrable = off;
-SET jit = off;
-SET plan_cache_mode = auto;
-SET enable_indexscan = on;
-SET enable_indexonlyscan = on;
-SET lock_timeout = 0;
-SET idle_session_timeout = 0;
-SET idle_in_transaction_session_timeout = 0;
-SELECT set_config(s.name, ours.value, false)
-FROM pg_settings AS s
-INNER JOIN (VALUES
-    ('transaction_timeout', '0', false),
-    ('default_transaction_read_only', 'off', true),
-    ('synchronous_commit', 'on', true)
-) AS ours (name, value, of_the_server) ON ours.name = s.name
-WHERE NOT (ours.of_the_server AND s.source IN ('default', 'configuration file', 'command line'))
-"""
-"""What code and statements rely on. The last three: one that older servers lack, and two that are left as the server
-itself has them; one that is told to take no writes is out of reach."""
-
-_UNGUARDED = """
-SELECT format('the guards of its tables are off for %I: ALTER ROLE %I RESET session_replication_role', user, user)
-WHERE current_setting('session_replication_role') <> 'origin'
-"""
 _OUT_OF_REACH = (
     "08",  # the connection fails
     "25006",  # read-only: a replica, a full disk, a fence
@@ -100,8 +66,8 @@ def connect(dsn: str, **options: Any) -> Connection[Any]:
     connection = Connection.connect(dsn, **TRANSPORT | options | {"autocommit": True})
     try:
         connection.execute(_NO_TIMEOUT)
-        connection.execute(_SESSION)
-        _check(connection.cursor(row_factory=tuple_row).execute(_UNGUARDED).fetchone())
+        connection.execute(query("set_up_session"))
+        _check(connection.cursor(row_factory=tuple_row).execute(query("unguarded")).fetchone())
         connection.autocommit = options.get("autocommit", False)
     except BaseException:
         connection.close()
@@ -124,8 +90,8 @@ async def connect_async(dsn: str, **options: Any) -> AsyncConnection[Any]:
 async def set_up(connection: AsyncConnection[Any]) -> None:
     """Let the session of a new connection, which is in autocommit, be as the code relies on."""
     await connection.execute(_NO_TIMEOUT)  # by itself: a short one of the role's would cut the rest
-    await connection.execute(_SESSION)
-    cursor = await connection.cursor(row_factory=tuple_row).execute(_UNGUARDED)
+    await connection.execute(query("set_up_session"))
+    cursor = await connection.cursor(row_factory=tuple_row).execute(query("unguarded"))
     _check(await cursor.fetchone())
 
 

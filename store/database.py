@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import cache
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -21,6 +19,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from domain.redaction import redact
 from store.connection import TRANSPORT, connect_async, is_out_of_reach, place_of, set_up, unreachable
+from store.queries import query
 
 _WORDS = frozenset({"cause", "error", "message"})
 """Parameters that hold somebody's words, which are shown later: of exceptions, of services, of an alert."""
@@ -33,12 +32,6 @@ BeforeCommit = Callable[[Sequence[int]], Awaitable[None]]
 _PATIENCE_S = 5.0
 _ANSWER_S = 15.0
 _ASK_S = 2.0
-
-
-@cache
-def query(name: str) -> str:
-    """Text of `store/queries/<name>.sql`."""
-    return (Path(__file__).parent / "queries" / f"{name}.sql").read_text()
 
 
 class Database:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 from domain.messages import Outcome, OutcomeBox
-from store.database import Database, query
+from store.database import Database
+from store.queries import query
 
 
 class InboxStore:

@@ -54,6 +54,13 @@ def run_script(connection: Connection, script: Path) -> None:
     driver.cursor().execute(script.read_text())
 
 
+def run_folder(connection: Connection, folder: str) -> None:
+    """Run every file of `store/functions` or `store/triggers`; bodies may name what a later file or migration makes."""
+    connection.execute(text("SET LOCAL check_function_bodies = off"))
+    for script in sorted((Path(__file__).parent / folder).glob("*.sql")):
+        run_script(connection, script)
+
+
 def _config(dsn: str, database: Database) -> Config:
     config = Config()
     scripts = str(Path(__file__).parent / "migrations" / database)

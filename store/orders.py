@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from uuid import uuid4
 
 from domain.messages import Json
-from store.database import Database, query
+from store.database import Database
+from store.queries import query
 
 _DIGEST = "SELECT digest FROM business_record WHERE task_id = %(task_id)s"
 """Whose record it is; behind a write of the same transaction, so that it sees what that has met."""

@@ -13,22 +13,13 @@ from typing import TypeVar
 from domain.faults import NotFound
 from domain.states import TaskState
 from store.database import Database, Params
+from store.queries import query
 from store.rows import Alert, Compensation, DeadLetter, DefinitionRow, Event, Row, ServiceEvent, ServiceRow, Step, Task
 
 R = TypeVar("R", bound=Row)
 
 _POLL_S = 0.1
 _OF_TASK, _OF_TASKS = "WHERE task_id = %(task_id)s", "WHERE task_id = ANY(%(ids)s)"
-_ABOUT_TASK = """
-SELECT
-    clock_timestamp() AS now,
-    late_call_margin() AS margin,
-    (SELECT n.name FROM (SELECT next_service(t.task_id, t.state = 'Compensating') AS name) AS n
-     WHERE is_blocked(n.name, t.task_id)) AS blocked_by
-FROM task AS t
-WHERE t.task_id = %(task_id)s
-"""
-
 _SHOWN = "SELECT name, version, clock_timestamp() - max(seen_at) AS since FROM presence GROUP BY name, version"
 
 
@@ -65,7 +56,7 @@ class Reads:
         of_it = {"task_id": task_id}
         _, (tasks, about, steps, log, events, alerts, services) = await self._database.transaction(
             (_select(Task, _OF_TASK), of_it),
-            (_ABOUT_TASK, of_it),
+            (query("about_task"), of_it),
             (_select(Step, f"{_OF_TASK} ORDER BY position"), of_it),
             (_select(Compensation, f"{_OF_TASK} ORDER BY seq"), of_it),
             (_select(Event, f"{_OF_TASK} ORDER BY number"), of_it),

@@ -12,7 +12,9 @@ from domain.states import StepState, TaskState
 class StepRow(BaseModel):
     """A step row. `time_left_s` is negative once its deadline has passed, None before it ever began.
 
-    `unknown`: an earlier call may have had its effect; `blocked`: the breaker of its service keeps the task from it.
+    `unknown`: an earlier call may have had its effect. Of the step, or of its undo in a task that is being undone:
+    `calls_left` of its budget; `blocked`: the breaker of its service keeps the task from it. `quarantined`: its undo is
+    to be done once more, but not yet.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -21,36 +23,21 @@ class StepRow(BaseModel):
     state: StepState
     epoch: int
     pivot: bool
-    budget_left: int
-    undo_budget_left: int
+    calls_left: int
     reserved: int
     reservation: str | None
     key_generation: int
     key_age_s: float
     unknown: bool
     blocked: bool
-    time_left_s: float | None
-
-
-class UndoRow(BaseModel):
-    """An entry of the compensation log that is open. `quarantined`: to be undone once more, but not yet.
-
-    `generation`: of the undo's own key.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    step: str
-    action: str
-    generation: int
-    blocked: bool
     quarantined: bool
+    time_left_s: float | None
 
 
 class Snapshot(BaseModel):
     """A task row with its steps in definition order and its open undo log, last begun first.
 
-    `result`, `body`: recorded result, and undo's request, of the one step that was asked about.
+    `result`, `body`: recorded result, and undo's request, of the one step that was done or is begun.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -68,7 +55,7 @@ class Snapshot(BaseModel):
     waiting: bool
     time_left_s: float | None
     steps: list[StepRow]
-    undo_log: list[UndoRow]
+    undo_log: list[UndoView]
     result: Json | None = None
     body: Json | None = None
 
@@ -78,16 +65,6 @@ class Snapshot(BaseModel):
         if found is None:
             raise KeyError(f"task {self.task_id} has no step {name!r}")
         return found
-
-    def blocks(self, step: str, *, undo: bool) -> bool:
-        """Whether a breaker keeps the task from a step that was not begun, or from its undo."""
-        if undo:
-            return any(e.blocked for e in self.undo_log if e.step == step)
-        return self.step(step).blocked
-
-    def is_quarantined(self, step: str) -> bool:
-        """Whether the undo of this step is to be done once more, but not yet."""
-        return any(e.quarantined for e in self.undo_log if e.step == step)
 
     def as_run(self, record: Json) -> RunInput:
         """Input of the run that carries out what was claimed."""
@@ -101,5 +78,5 @@ class Snapshot(BaseModel):
             undo=undo,
             record=record,
             steps=[StepView(name=s.name, state=s.state, key_generation=s.key_generation) for s in self.steps],
-            undo_log=[UndoView(step=e.step, action=e.action, generation=e.generation) for e in self.undo_log if undo],
+            undo_log=self.undo_log if undo else [],
         )

@@ -13,7 +13,8 @@ from domain.states import StepState, TaskState
 from domain.text import clean
 from store.alerts import alert_once
 from store.connection import is_of_rows
-from store.database import Database, Params, query
+from store.database import Database, Params
+from store.queries import query
 
 _MOST_WATCHED = 1_000
 """Rows of each definition version, and of those being undone, that a watch reads at most."""
@@ -96,9 +97,8 @@ class Supervision:
     async def finish_sweep(self, sweep: int, *, found: int, pages: int, oldest_overdue_s: float) -> None:
         """Record what a sweep did; what it changed, each page has recorded itself."""
         await self._database.rows(
-            "UPDATE sweep SET finished_at = clock_timestamp(), found = %(found)s, pages = %(pages)s,"
-            " oldest_overdue_s = %(oldest)s WHERE id = %(sweep)s AND finished_at IS NULL",
-            {"sweep": sweep, "found": found, "pages": pages, "oldest": oldest_overdue_s},
+            query("finish_sweep"),
+            {"sweep": sweep, "found": found, "pages": pages, "oldest_overdue_s": oldest_overdue_s},
         )
 
     async def expired(
@@ -168,11 +168,7 @@ class Supervision:
 
     async def stale_runs(self, most: int) -> list[StaleRun]:
         """Attempts that have lost their task, and whose runs are to be looked at: first those that wait longest."""
-        rows = await self._database.rows(
-            "SELECT attempt, given_up FROM stale_run WHERE due_at <= (SELECT clock_timestamp())"
-            " ORDER BY due_at LIMIT %(most)s",
-            {"most": most},
-        )
+        rows = await self._database.rows(query("find_stale_runs"), {"most": most})
         return [StaleRun.model_validate(r) for r in rows]
 
     async def workflow_code_fails(self, attempt: str, fault: str) -> None:

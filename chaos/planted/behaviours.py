@@ -21,8 +21,8 @@ from domain.definition import Definition
 from domain.messages import AgentRequest, Completed, GaveUp, Grant, Json, Outcome
 from runtime.starts import Started
 from store.admission import Caps, Full, Intake, NewTask
+from store.claims import Hold
 from store.orders import Amendment
-from store.state_store import Hold
 from store.submission import SUBMISSION, Accepted, Submission, digest_of
 
 _AN_HOUR_S = 3600.0
@@ -156,7 +156,7 @@ def logging_undo_after_the_effect(real: Any) -> Any:
             intents[hold.task_id, begin.step] = begin.undo
         report = await real(self, hold, done=done, result=result, calls=calls, begin=begin)
         if done and (undo := intents.pop((hold.task_id, done), None)):
-            await self.database.rows(_LOG, {"task_id": hold.task_id, "step": done, "action": undo.action})
+            await self._steps._tasks.database.rows(_LOG, {"task_id": hold.task_id, "step": done, "action": undo.action})
         return report
 
     return advance

@@ -12,8 +12,9 @@ from chaos.planted import behaviours as b
 from chaos.planted.patches import Behaviour, Patch, Statement, put_in
 from runtime.starts import RunStarter
 from store.admission import Intake
+from store.claims import Hold
 from store.orders import Orders
-from store.state_store import Hold, StateStore
+from store.steps import Forward, Steps
 from store.submission import SubmissionDesk
 from store.supervision import Supervision
 from workflows import scheduler
@@ -215,7 +216,7 @@ BUGS = (
         "the undo of a step is logged once the step is done, not before it is begun",
         (
             Statement("advance", "WHERE %(undo_action)s::text IS NOT NULL", "WHERE false"),
-            Behaviour(StateStore, "advance", b.logging_undo_after_the_effect),
+            Behaviour(Forward, "advance", b.logging_undo_after_the_effect),
         ),
         ("order declined: after:claim",),
         ("undo_log_fits_the_steps",),
@@ -272,7 +273,7 @@ BUGS = (
     Bug(
         "late_answer_dropped",
         "an answer that came too late leaves no mark",
-        (Behaviour(StateStore, "note_late", b.dropping_it),),
+        (Behaviour(Steps, "note_late", b.dropping_it),),
         ("order answered late: before:late_answer:stock",),
         ("every_kill_comes",),
     ),

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from store.database import Database, query
+from store.database import Database
+from store.queries import query
 
 
 class Unplantable(LookupError):

@@ -121,7 +121,7 @@ class Story:
         corrected = {**record, "address": {**record["address"], "line1": CORRECT_LINE1}}
         self.board.tell("person", f"{task_id}: address.line1 is {CORRECT_LINE1!r}, not {wrong!r}; resubmitted")
         amendment = Amendment(task_id, corrected, found.amendments)
-        await self.stores.store.resubmit(
+        await self.stores.store.requests.resubmit(
             task_id,
             requester=OPERATOR,
             reason="address corrected",

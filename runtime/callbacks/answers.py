@@ -115,13 +115,15 @@ class Callbacks:
         counts = await self._inbox.find(key) or outcome
         log.info("answer kept", task_id=task.task_id, step=step, response_id=answer.response_id, duplicate=not new)
         if outcome != counts or (new and not _is_awaited(task, step, key)):
-            await self._store.note_late(task.task_id, step, outcome.model_dump(mode="json"), actor=f"callbacks/{key}")
+            await self._store.steps.note_late(
+                task.task_id, step, outcome.model_dump(mode="json"), actor=f"callbacks/{key}"
+            )
         await self._complete(task, step, key, counts)
 
     async def _find(self, key: str) -> tuple[Snapshot, str, str]:
         """The task, the step and the action of a key."""
         task_id, step, _ = [*key.split(":", 2), "", ""][:3]
-        task = await self._store.snapshot(task_id) if TASK_ID.fullmatch(task_id) else None
+        task = await self._store.tasks.find(task_id) if TASK_ID.fullmatch(task_id) else None
         definition = self._registry.find(task.definition, task.version) if task else None
         if task is None or definition is None or step not in [s.name for s in definition.steps]:
             raise HTTPException(404, f"no step waits for key {key!r}")

@@ -72,7 +72,7 @@ async def scheduler_at_work(
             poll_interval=settings.poll_interval,
             draining=draining.begun,
         )
-        stores.store.on_settled = dispatcher.wake
+        stores.store.tasks.on_settled = dispatcher.wake
         watch = SupervisionWatch(Supervision(stores.store.database), client, sweep_terms(settings))
         housekeeper = Housekeeper(stores.intake, stores.orders, settings.orphan_grace)
 
@@ -170,5 +170,5 @@ async def _all_recorded(store: StateStore, worker: str, within_s: float) -> None
     """
     with suppress(TimeoutError, Unreachable):
         async with asyncio.timeout(within_s):
-            while await store.count_held(worker):  # noqa: ASYNC110 (the store tells nobody of it)
+            while await store.claims.count_held(worker):  # noqa: ASYNC110 (the store tells nobody of it)
                 await asyncio.sleep(_LOOK_S)

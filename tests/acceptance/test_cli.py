@@ -527,7 +527,7 @@ async def test_supervise_recovers_an_expired_task_while_temporal_is_down(
     bench: Bench, simulators: Simulators, settings: Settings, order: dict[str, Any], task_id: str
 ) -> None:
     await bench.submit(order, task_id)
-    await bench.stores.store.claim("gone", [("order", 1)], 1)
+    await bench.stores.store.claims.claim("gone", [("order", 1)], 1)
     held = await starter(settings, "show", task_id)
     assert f"next: held by order/{task_id}/1 until" in held.out
     await bench.expire(task_id)

@@ -194,7 +194,7 @@ async def test_charge_that_arrives_after_its_refund_is_refused(
         await bench.submit(order, task_id)
         await bench.step_reached(task_id, "charge", StepState.RUNNING)
         await bench.called(simulators, "payments", task_id)
-        await bench.stores.store.request_undo(UndoRequest(task_id=task_id, requester="test", reason="too slow"))
+        await bench.stores.store.requests.undo(UndoRequest(task_id=task_id, requester="test", reason="too slow"))
         assert await bench.reached(task_id, TaskState.COMPENSATED) is TaskState.COMPENSATED
         ledger = await bench.refused(simulators, "payments", task_id)
     assert [e for e in ledger["effects"] if e["undone_at"] is None] == []
@@ -213,6 +213,6 @@ async def test_lost_reply_to_the_charge_then_undo_leaves_nothing(
     async with bench.worker():
         await bench.submit(order, task_id)
         await bench.called(simulators, "payments", task_id)
-        await bench.stores.store.request_undo(UndoRequest(task_id=task_id, requester="test", reason="lost"))
+        await bench.stores.store.requests.undo(UndoRequest(task_id=task_id, requester="test", reason="lost"))
         assert await bench.reached(task_id, TaskState.COMPENSATED) is TaskState.COMPENSATED
     assert simulators.live(task_id) == {}

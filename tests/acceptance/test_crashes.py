@@ -89,17 +89,17 @@ async def test_worker_frozen_past_its_deadline_sends_nothing(
 async def test_writes_of_a_stale_holder_change_nothing(bench: Bench, order: dict[str, Any], task_id: str) -> None:
     await bench.submit(order, task_id)
     store = bench.stores.store
-    (claim,) = await store.claim("one", [("order", 1)], 4)
+    (claim,) = await store.claims.claim("one", [("order", 1)], 4)
     stale = claim.hold("run-1")
     begin = BeginStep(step="stock", within_s=5, calls=3)
-    assert (await store.advance(stale, begin=begin)).grant is not None
+    assert (await store.forward.advance(stale, begin=begin)).grant is not None
     await bench.expire(task_id)
     await bench.sweep()
     before = await bench.contents(task_id)
     reports = [
-        await store.advance(stale, done="stock", result={}, calls=1),
-        await store.fail(stale, "stock", {"message": "no"}, unknown=False, then="error"),
-        await store.give_up(stale, "stock", "no"),
+        await store.forward.advance(stale, done="stock", result={}, calls=1),
+        await store.forward.fail(stale, "stock", {"message": "no"}, unknown=False, then="error"),
+        await store.steps.give_up(stale, "stock", "no"),
     ]
     assert [r.end for r in reports] == ["Superseded"] * 3
     assert await bench.contents(task_id) == before

@@ -68,7 +68,7 @@ async def test_run_started_by_hand_under_a_claimed_id_changes_nothing(
 ) -> None:
     """It comes between the claim and the start: the claim's own run never comes."""
     await bench.submit(order, task_id)
-    await bench.stores.store.claim("dispatcher", [("order", 1)], 1, [task_id])
+    await bench.stores.store.claims.claim("dispatcher", [("order", 1)], 1, [task_id])
     cheap = order | {"lines": [{**order["lines"][0], "unit_price_minor": 1}]}
     before = await bench.contents(task_id)
     async with bench.worker(Role.SCHEDULER, Role.AGENTS):
@@ -96,8 +96,8 @@ async def test_undo_started_by_hand_undoes_nothing_and_the_real_one_works(
     async with bench.worker(Role.SCHEDULER, Role.AGENTS):
         await bench.submit(order, task_id)
         assert await bench.settled(task_id) is TaskState.PROCESSED
-    await bench.stores.store.request_undo(UndoRequest(task_id=task_id, requester="cli:ada", reason="late"))
-    await bench.stores.store.claim("dispatcher", [("order", 1)], 1, [task_id])
+    await bench.stores.store.requests.undo(UndoRequest(task_id=task_id, requester="cli:ada", reason="late"))
+    await bench.stores.store.claims.claim("dispatcher", [("order", 1)], 1, [task_id])
     entry = UndoView(step="charge", action="payments.refund")
     async with bench.worker(Role.SCHEDULER, Role.AGENTS):
         handle = await by_hand(forged(task_id, 2, {}, undo=True, undo_log=[entry]))

@@ -54,7 +54,7 @@ async def test_command_that_looks_loads_no_more_than_the_store_needs(
     bench: Bench, settings: Settings, order: dict[str, Any], task_id: str, command: str
 ) -> None:
     await bench.submit(order, task_id)
-    await bench.stores.store.claim("gone", [("order", 1)], 1)
+    await bench.stores.store.claims.claim("gone", [("order", 1)], 1)
     words = {"show": [task_id], "wait": ["--help"], "watch": ["--help"], "repair": ["--help"]}.get(command, [])
     seconds, names = await loaded(settings, command, *words)
     assert names & HEAVY == set()

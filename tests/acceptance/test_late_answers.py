@@ -34,7 +34,7 @@ async def test_late_answer_of_an_undone_inline_step_changes_nothing(
     async with bench.worker():
         await bench.submit(order, task_id)
         await bench.called(simulators, "stock", task_id)
-        await bench.stores.store.request_undo(UndoRequest(task_id=task_id, requester="ada", reason="too slow"))
+        await bench.stores.store.requests.undo(UndoRequest(task_id=task_id, requester="ada", reason="too slow"))
         assert await bench.reached(task_id, TaskState.COMPENSATED) is TaskState.COMPENSATED
 
         async def there() -> bool:

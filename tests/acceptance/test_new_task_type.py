@@ -45,7 +45,7 @@ async def test_new_task_type_needs_one_definition_and_nothing_else(
     with WorkerProcess(bench.settings, more=MADE_UP):
         await submit(bench, task_id)
         assert await bench.settled(task_id) is TaskState.PROCESSED
-        await bench.stores.store.request_undo(UndoRequest(task_id=task_id, requester="test", reason="returned"))
+        await bench.stores.store.requests.undo(UndoRequest(task_id=task_id, requester="test", reason="returned"))
         assert await bench.reached(task_id, TaskState.COMPENSATED) is TaskState.COMPENSATED
     assert simulators.live(task_id) == {"mail": 1}
 

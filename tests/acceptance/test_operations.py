@@ -79,7 +79,7 @@ async def test_run_that_was_started_by_hand_is_refused_and_touches_nothing(
     await bench.submit(order, task_id)
     bench.postpone(task_id)
     before = await bench.contents(task_id)
-    task = await bench.stores.store.snapshot(task_id)
+    task = await bench.stores.store.tasks.find(task_id)
     assert task is not None
     async with bench.worker(Role.SCHEDULER):
         for arguments in ([], ["nonsense"], [{"task_id": task_id}], [task.as_run(order)]):

@@ -93,7 +93,7 @@ async def test_undo_needs_no_orders_database_and_other_orders_wait_for_it(
         with away(templates, databases.orders_owner):
             if started == "meanwhile":
                 await stack.enter_async_context(bench.worker(Role.SCHEDULER, Role.AGENTS))
-            await bench.stores.store.request_undo(UndoRequest(task_id=task_id, requester="test", reason="by mistake"))
+            await bench.stores.store.requests.undo(UndoRequest(task_id=task_id, requester="test", reason="by mistake"))
             assert await bench.reached(task_id, TaskState.COMPENSATED) is TaskState.COMPENSATED
         if started == "before":
             await bench.submit(order, waiting)

@@ -46,7 +46,7 @@ async def test_effect_that_appears_after_its_undo_is_undone_again(
     assert submitted.returncode == 0, submitted.stderr.decode()
     with WorkerProcess(bench.settings, more=more):
         await bench.called(simulators, "shipping", task_id)
-        asked = await bench.stores.store.request_undo(UndoRequest(task_id=task_id, requester="ada", reason="late"))
+        asked = await bench.stores.store.requests.undo(UndoRequest(task_id=task_id, requester="ada", reason="late"))
         assert asked.verdict == "accepted"
 
         async def quarantined() -> bool:
@@ -83,13 +83,13 @@ async def test_undo_waits_out_every_deadline_that_the_step_was_ever_granted(
     """In the store: the undo of a step without a barrier is not claimable before its complete_by and a margin."""
     await bench.submit(ORDER, task_id)
     store = bench.stores.store
-    (claim,) = await store.claim("w", [("order", 1)], 1, [task_id])
+    (claim,) = await store.claims.claim("w", [("order", 1)], 1, [task_id])
     hold = claim.hold("run")
-    assert (await store.advance(hold, begin=BeginStep(step="stock", within_s=60, calls=1))).grant is not None
+    assert (await store.forward.advance(hold, begin=BeginStep(step="stock", within_s=60, calls=1))).grant is not None
     with psycopg.connect(bench.settings.admin_database_url.get_secret_value()) as owner:
         owner.execute("UPDATE step SET quarantine_s = 5 WHERE task_id = %s AND name = 'stock'", (task_id,))
-    await store.request_undo(UndoRequest(task_id=task_id, requester="ada", reason="late"))
+    await store.requests.undo(UndoRequest(task_id=task_id, requester="ada", reason="late"))
     page = await bench.page(task_id)
     assert page.steps[0].complete_by is not None
     assert (page.task.not_before - page.steps[0].complete_by).total_seconds() == pytest.approx(2, abs=0.1)
-    assert await store.claim("w", [("order", 1)], 1, [task_id]) == []
+    assert await store.claims.claim("w", [("order", 1)], 1, [task_id]) == []

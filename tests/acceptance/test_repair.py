@@ -29,7 +29,7 @@ async def undo_asked_for(bench: Bench, order: dict[str, Any], task_id: str) -> N
     """An order that was done, and that is to be undone."""
     await bench.submit(order, task_id)
     assert await bench.settled(task_id) is TaskState.PROCESSED
-    await bench.stores.store.request_undo(UndoRequest(task_id=task_id, requester="test", reason="to be undone"))
+    await bench.stores.store.requests.undo(UndoRequest(task_id=task_id, requester="test", reason="to be undone"))
 
 
 async def refund_failed(bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str) -> None:
@@ -77,7 +77,7 @@ async def test_charge_too_old_to_refund_is_left_to_a_person(
                 "UPDATE step SET key_since = key_since - interval '31 days' WHERE task_id = %s AND name = 'charge'",
                 (task_id,),
             )
-        await bench.stores.store.request_undo(UndoRequest(task_id=task_id, requester="test", reason="a late claim"))
+        await bench.stores.store.requests.undo(UndoRequest(task_id=task_id, requester="test", reason="a late claim"))
         assert await bench.reached(task_id, TaskState.COMPENSATION_FAILED) is TaskState.COMPENSATION_FAILED
         page = await bench.page(task_id)
         assert simulators.calls("payments", task_id, undo=True) == 0
@@ -119,8 +119,8 @@ async def test_repair_of_a_held_task_and_of_no_step_are_told_apart(
     async with bench.worker():
         await bench.submit(order, task_id)
         assert await bench.settled(task_id) is TaskState.PROCESSED
-    await bench.stores.store.request_undo(UndoRequest(task_id=task_id, requester="test", reason="to be undone"))
-    await bench.stores.store.claim("elsewhere", [("order", 1)], 1)
+    await bench.stores.store.requests.undo(UndoRequest(task_id=task_id, requester="test", reason="to be undone"))
+    await bench.stores.store.claims.claim("elsewhere", [("order", 1)], 1)
     before = await bench.page(task_id)
     held, nothing = await asyncio.gather(
         starter(settings, "repair", task_id, "ship", *SKIP), starter(settings, "repair", task_id, "crate", *SKIP)

@@ -23,7 +23,7 @@ async def undo_that_was_cut_off(bench: Bench, simulators: Simulators, order: dic
     async with bench.worker():
         await bench.submit(order, task_id)
         assert await bench.settled(task_id) is TaskState.PROCESSED
-        await bench.stores.store.request_undo(UndoRequest(task_id=task_id, requester="test", reason="to be undone"))
+        await bench.stores.store.requests.undo(UndoRequest(task_id=task_id, requester="test", reason="to be undone"))
 
         async def called() -> bool:
             return simulators.calls("payments", task_id, undo=True) > 0

@@ -37,9 +37,9 @@ def databases(templates: EmbeddedPostgres) -> Databases:
 async def expired(bench: Bench, order: dict[str, Any], ids: list[str]) -> None:
     """These tasks, whose holders are gone in the middle of the first step."""
     await asyncio.gather(*(bench.submit(order, i) for i in ids))
-    for claim in await bench.stores.store.claim("gone", [("order", 1)], len(ids)):
+    for claim in await bench.stores.store.claims.claim("gone", [("order", 1)], len(ids)):
         hold = claim.hold("gone")
-        assert (await bench.stores.store.advance(hold, begin=begin("stock"))).grant is not None
+        assert (await bench.stores.store.forward.advance(hold, begin=begin("stock"))).grant is not None
     for i in ids:
         await bench.expire(i)
 

@@ -25,7 +25,7 @@ async def in_the_middle_of(
     simulators.fault(service, "latency", latency_ms=4_000, times=1, match=match)
     await bench.submit(order, task_id)
     assert await bench.settled(task_id) is TaskState.PROCESSED
-    await bench.stores.store.request_undo(UndoRequest(task_id=task_id, requester="test", reason="to be undone"))
+    await bench.stores.store.requests.undo(UndoRequest(task_id=task_id, requester="test", reason="to be undone"))
 
     async def called() -> bool:
         return simulators.calls(service, task_id, undo=True) > 0
@@ -80,7 +80,7 @@ async def test_undo_whose_worker_dies_at_any_entry_is_finished_by_another(
     async with bench.worker():
         await bench.submit(order, task_id)
         assert await bench.settled(task_id) is TaskState.PROCESSED
-    await bench.stores.store.request_undo(UndoRequest(task_id=task_id, requester="test", reason="to be undone"))
+    await bench.stores.store.requests.undo(UndoRequest(task_id=task_id, requester="test", reason="to be undone"))
     with WorkerProcess(bench.settings, kill_at=point) as victim:
         await victim.died()
     await bench.expire(task_id)

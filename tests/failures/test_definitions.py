@@ -73,7 +73,7 @@ async def test_definition_that_raises_before_any_step_leaves_the_task_in_error(
         assert page.steps[0].state is StepState.NOT_STARTED
         assert (page.task.error or {})["step"] == "first"
         assert [a.kind for a in page.alerts] == ["task_in_error"]
-        await bench.stores.store.resubmit(task_id, requester="cli:ada", reason="mended", changes={})
+        await bench.stores.store.requests.resubmit(task_id, requester="cli:ada", reason="mended", changes={})
         assert await bench.reached(task_id, TaskState.ERROR) is TaskState.ERROR
     assert simulators.ledger("stock", task_id)["calls"] == []
 
@@ -112,12 +112,12 @@ async def test_undo_of_a_removed_step_is_left_to_a_person_at_once(
     with monkeypatch.context() as release:
         loaded(release, steps=(BRITTLE.steps[0], replace(BRITTLE.steps[2], request=lambda *_: None)))
         async with bench.worker(Role.SCHEDULER):
-            await bench.stores.store.request_undo(asked)
+            await bench.stores.store.requests.undo(asked)
             await bench.reached(task_id, TaskState.COMPENSATION_FAILED)
     page = await bench.page(task_id)
     assert [(e.step, e.state) for e in page.undo_log] == [("first", UndoState.LOGGED), ("second", UndoState.FAILED)]
     assert "has no step second" in (page.task.error or {})["message"]
     async with bench.worker(Role.SCHEDULER):
-        await bench.stores.store.request_undo(asked)
+        await bench.stores.store.requests.undo(asked)
         assert await bench.reached(task_id, TaskState.COMPENSATED) is TaskState.COMPENSATED
     assert simulators.live(task_id) == {"mail": 1}

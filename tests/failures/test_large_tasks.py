@@ -89,7 +89,7 @@ async def test_hundred_steps_with_large_answers_are_done_recovered_and_undone(be
         async with bench.worker(Role.SCHEDULER, Role.AGENTS, services={"archive"}, settings=settings):
             assert await bench.settled_with_sweeps(task_id, within_s=120) is TaskState.PROCESSED
             asked = UndoRequest(task_id=task_id, requester="cli:ada", reason="too long")
-            await bench.stores.store.request_undo(asked)
+            await bench.stores.store.requests.undo(asked)
             assert await bench.reached(task_id, TaskState.COMPENSATED, within_s=120) is TaskState.COMPENSATED
         page = await bench.page(task_id)
     assert page.task.epoch >= 3, "an attempt, its recovery, and an undo; more of them where the machine is busy"

@@ -21,7 +21,7 @@ from devstack.servers.postgres import EmbeddedPostgres
 from domain.attempts import WriteResult
 from domain.states import StepState, TaskState
 from domain.undo_requests import UndoRequest
-from store.state_store import Hold
+from store.claims import Hold
 from supervisor.decide import decide
 from tests.conftest import FULL, Bench, Databases, Simulators
 from tests.failures.servers import ended, submitted
@@ -51,7 +51,7 @@ async def test_orders_end_whole_or_undone_although_messages_are_lost_or_doubled(
         ends = {TaskState.PROCESSED, TaskState.COMPENSATED}
         assert await ended(bench, ids) <= ends
         for i in ids[:2]:
-            await bench.stores.store.request_undo(UndoRequest(task_id=i, requester="test", reason="returned"))
+            await bench.stores.store.requests.undo(UndoRequest(task_id=i, requester="test", reason="returned"))
         assert await ended(bench, ids) == ends
         pages = [await bench.page(i) for i in ids]
     whole = [p.task.task_id for p in pages if p.task.state is TaskState.PROCESSED]
@@ -110,7 +110,7 @@ def let_expire(store: StoreBench, *, within_s: float) -> float:
 async def answer(store: StoreBench, hold: Hold, at: float) -> WriteResult:
     """Write, at that instant, that the service has answered."""
     await asyncio.sleep(at - monotonic())
-    return await store.store.advance(hold, done="stock", result={}, calls=1, begin=begin("charge"))
+    return await store.store.forward.advance(hold, done="stock", result={}, calls=1, begin=begin("charge"))
 
 
 async def sweep_until(store: StoreBench, end: float) -> None:

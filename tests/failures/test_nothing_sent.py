@@ -107,7 +107,7 @@ async def test_undo_on_an_unserved_queue_loses_nothing_and_is_finished_later(
         await bench.submit(order, task_id)
         await bench.settled(task_id)
     async with bench.worker(Role.SCHEDULER):
-        await bench.stores.store.request_undo(UndoRequest(task_id=task_id, requester="cli:test", reason="returned"))
+        await bench.stores.store.requests.undo(UndoRequest(task_id=task_id, requester="cli:test", reason="returned"))
         page = await given_back(bench, task_id)
         assert page.task.state is TaskState.COMPENSATING
         assert spent(page) == []

@@ -108,5 +108,5 @@ def due_now(databases: Databases, task_id: str) -> None:
 
 async def undo(bench: Bench, task_id: str) -> None:
     """Ask for undo, and wait until it is done."""
-    await bench.stores.store.request_undo(UndoRequest(task_id=task_id, requester="test", reason="returned"))
+    await bench.stores.store.requests.undo(UndoRequest(task_id=task_id, requester="test", reason="returned"))
     assert await bench.reached(task_id, TaskState.COMPENSATED) is TaskState.COMPENSATED

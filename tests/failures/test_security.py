@@ -155,11 +155,11 @@ async def test_hostile_text_in_any_filter_or_field_is_only_text(
         assert await reads.tasks(definition=text) == []
         assert await reads.steps([text]) == []
         assert await reads.events([text]) == []
-        assert await store.snapshot(text) is None
-        assert await store.claim(text, [(text, 1)], 4, [text]) == []
-        assert (await store.resubmit(text, requester=text, reason=text, changes={}))[0] is False
+        assert await store.tasks.find(text) is None
+        assert await store.claims.claim(text, [(text, 1)], 4, [text]) == []
+        assert (await store.requests.resubmit(text, requester=text, reason=text, changes={}))[0] is False
         undo = UndoRequest(task_id=task_id, requester=text, reason=text, holder=text, definition=text)
-        assert (await store.request_undo(undo)).verdict == "not_found"
+        assert (await store.requests.undo(undo)).verdict == "not_found"
     after = await bench.page(task_id)
     assert (after.task, list(after.events)) == (before.task, list(before.events))
 
@@ -169,7 +169,7 @@ async def test_hostile_text_is_kept_as_it_was_given(bench: Bench, order: dict[st
     for number, text in enumerate(t for t in HOSTILE if 0 < len(t) <= 128):
         task = f"{task_id}-{number}"
         await bench.submit(order, task, submitter=text, reply_to=text)
-        await bench.stores.store.request_undo(UndoRequest(task_id=task, requester=text, reason=text))
+        await bench.stores.store.requests.undo(UndoRequest(task_id=task, requester=text, reason=text))
         page = await bench.page(task)
         assert (page.task.submitter, page.task.reply_to) == (text, text)
         assert (page.events[-1].actor, page.events[-1].detail["reason"]) == (text, text)

@@ -35,9 +35,11 @@ async def expired(bench: Bench, order: dict[str, Any], prefix: str, count: int) 
     """So many orders whose holders are gone, with a step begun, out of time."""
     ids = await submitted(bench, order, prefix, count)
     store = bench.stores.store
-    for claim in await store.claim("a worker that is gone", [("order", 1)], count):
+    for claim in await store.claims.claim("a worker that is gone", [("order", 1)], count):
         hold = claim.hold("run-1")
-        assert (await store.advance(hold, begin=BeginStep(step="stock", within_s=60, calls=3))).grant is not None
+        assert (
+            await store.forward.advance(hold, begin=BeginStep(step="stock", within_s=60, calls=3))
+        ).grant is not None
     await asyncio.gather(*(bench.expire(i) for i in ids))
     return ids
 

@@ -51,7 +51,7 @@ async def test_history_of_an_attempt_is_bounded_by_its_steps(
     async with bench.worker():
         await bench.submit(largest(order) if name == "order" else machine, task_id, name)
         assert await bench.settled(task_id) is TaskState.PROCESSED
-        await bench.stores.store.request_undo(UndoRequest(task_id=task_id, requester="test", reason="test"))
+        await bench.stores.store.requests.undo(UndoRequest(task_id=task_id, requester="test", reason="test"))
         if name == "order":
             await bench.reached(task_id, TaskState.COMPENSATED)
     for attempt in await bench.attempts(task_id):

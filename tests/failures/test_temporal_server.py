@@ -93,7 +93,7 @@ async def test_workers_give_an_emptied_temporal_new_attempts_and_schedules(
             await bench.expire(i)
         states = [await bench.settled(i) for i in ids]
         assert states == [TaskState.PROCESSED] * 6 + [TaskState.COMPENSATED]
-        await bench.stores.store.request_undo(UndoRequest(task_id=done, requester="test", reason="returned"))
+        await bench.stores.store.requests.undo(UndoRequest(task_id=done, requester="test", reason="returned"))
         assert await bench.reached(done, TaskState.COMPENSATED) is TaskState.COMPENSATED
     assert [simulators.live(i) for i in rest] == [FULL] * 5
     assert simulators.live(done) == {"mail": 1}

@@ -72,7 +72,7 @@ async def in_the_middle(bench: Bench, simulators: Simulators, order: dict[str, A
     await bench.submit(order, task_id)
     if undo:
         assert await bench.settled(task_id) is TaskState.PROCESSED
-        await bench.stores.store.request_undo(UndoRequest(task_id=task_id, requester="test", reason="to be undone"))
+        await bench.stores.store.requests.undo(UndoRequest(task_id=task_id, requester="test", reason="to be undone"))
 
     async def called() -> bool:
         return simulators.calls(service, task_id, undo=undo) > 0
@@ -248,7 +248,7 @@ async def test_unread_request_for_undo_is_passed_on_at_recovery(
     await eventually(closed)
     await bench.expire(task_id)
     async with bench.worker():
-        page = await bench.stores.store.snapshot(task_id)
+        page = await bench.stores.store.tasks.find(task_id)
         assert page is not None
         (found,) = await bench.supervision.expired(window=timedelta(days=1), page=9, after=(None, ""))
         assert await bench.supervision.recover([decide(found)], "supervisor") == [(task_id, handle.id)]
@@ -300,7 +300,7 @@ async def unread(
 ) -> WorkflowHandle[Any, Any]:
     """The run of an order that was claimed; no worker has ever taken it, nor ever will: none has its version."""
     await bench.submit(order, task_id)
-    (claim,) = await bench.stores.store.claim("gone", [("order", 1)], 1)
+    (claim,) = await bench.stores.store.claims.claim("gone", [("order", 1)], 1)
     return await bench.client.start_workflow(
         "order", id=claim.locked_by, task_queue=queue_of("order", 99), execution_timeout=execution_timeout
     )

@@ -22,8 +22,8 @@ from definitions import registry
 from devstack.servers.postgres import EmbeddedPostgres
 from domain.states import StepState, TaskState
 from store.admission import Caps, Intake
+from store.claims import Claim
 from store.database import Database
-from store.state_store import Claim
 from store.submission import Accepted, Refused, SubmissionDesk
 from store.supervision import Supervision
 from supervisor.decide import decide
@@ -195,12 +195,12 @@ async def test_backlog_is_never_above_its_caps_with_20_submitters_at_once(bare: 
 
     async def take_away() -> None:
         while True:
-            await asyncio.gather(*map(finish, await bare.store.claim("worker", LOADED, 10)))
+            await asyncio.gather(*map(finish, await bare.store.claims.claim("worker", LOADED, 10)))
 
     async def finish(claim: Claim) -> None:
         hold = claim.hold("run")
-        await bare.store.advance(hold, begin=begin("stock"))
-        await bare.store.fail(hold, "stock", {"message": "no"}, unknown=False, then="error")
+        await bare.store.forward.advance(hold, begin=begin("stock"))
+        await bare.store.forward.fail(hold, "stock", {"message": "no"}, unknown=False, then="error")
 
     async def watch() -> None:
         async with await psycopg.AsyncConnection.connect(bare.databases.app, autocommit=True) as connection:

@@ -57,7 +57,7 @@ async def test_task_that_kills_its_workers_ends_in_error_by_itself(
     assert [r.status for r in runs] == [WorkflowExecutionStatus.TERMINATED] * 3, "or each would kill the next worker"
     async with bench.worker():
         assert await ended(bench, ids) == {TaskState.PROCESSED}
-        await bench.stores.store.request_undo(UndoRequest(task_id=poison, requester="test", reason="never mind"))
+        await bench.stores.store.requests.undo(UndoRequest(task_id=poison, requester="test", reason="never mind"))
         assert await bench.reached(poison, TaskState.COMPENSATED) is TaskState.COMPENSATED
     assert [simulators.live(i) for i in (poison, *ids)] == [{}, FULL, FULL]
 

@@ -14,7 +14,7 @@ from tests.integration.store_bench import StoreBench
 
 async def resubmit(store: StoreBench, task_id: str) -> bool:
     """A person resubmits."""
-    moved, _ = await store.store.resubmit(task_id, requester="anna", reason="corrected", changes={"a": [1, 2]})
+    moved, _ = await store.store.requests.resubmit(task_id, requester="anna", reason="corrected", changes={"a": [1, 2]})
     return moved
 
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from domain.attempts import AttemptEnd
 from domain.undo_requests import UndoRequest
-from store.state_store import Hold
+from store.claims import Hold
 from store.supervision import ExpiredTask
 from supervisor.decide import decide
 from tests.integration.store_bench import StoreBench, undo
@@ -24,28 +24,28 @@ def asked(task_id: str, holder: str | None = None) -> UndoRequest:
 async def in_error(store: StoreBench, task_id: str, *, unknown: bool = False) -> Hold:
     """A task in Error, because its first step was refused for good."""
     hold = await store.begun(task_id)
-    await store.store.fail(hold, "stock", REFUSED, unknown=unknown, then="error")
+    await store.store.forward.fail(hold, "stock", REFUSED, unknown=unknown, then="error")
     return hold
 
 
 async def undoing(store: StoreBench, task_id: str, upto: str = "charge") -> Hold:
     """A task whose steps up to `upto` were begun, and whose undo was claimed; no undo has begun."""
     await store.begun(task_id, step=upto)
-    await store.store.request_undo(asked(task_id))
+    await store.store.requests.undo(asked(task_id))
     return await store.claim(task_id)
 
 
 async def undo_begun(store: StoreBench, task_id: str) -> Hold:
     """A task whose undo is at work: that of the step that began last has begun."""
     hold = await undoing(store, task_id)
-    assert (await store.store.undo_advance(hold, begin=undo("charge"))).grant is not None
+    assert (await store.store.undo.advance(hold, begin=undo("charge"))).grant is not None
     return hold
 
 
 async def undo_failed(store: StoreBench, task_id: str) -> Hold:
     """A task in CompensationFailed: the undo of the step that began last was refused for good."""
     hold = await undo_begun(store, task_id)
-    report = await store.store.undo_fail(hold, "charge", {"step": "charge", "message": "never"})
+    report = await store.store.undo.fail(hold, "charge", {"step": "charge", "message": "never"})
     assert report.end is AttemptEnd.UNDO_FAILED
     return hold
 
@@ -53,9 +53,9 @@ async def undo_failed(store: StoreBench, task_id: str) -> Hold:
 async def refund_refused(store: StoreBench, task_id: str) -> Hold:
     """An order whose shipment is undone, whose refund was refused for good, and whose stock was not tried."""
     hold = await undoing(store, task_id, "ship")
-    await store.store.undo_advance(hold, begin=undo("ship"))
-    await store.store.undo_advance(hold, done="ship", calls=1, begin=undo("charge"))
-    await store.store.undo_fail(hold, "charge", REFUSED)
+    await store.store.undo.advance(hold, begin=undo("ship"))
+    await store.store.undo.advance(hold, done="ship", calls=1, begin=undo("charge"))
+    await store.store.undo.fail(hold, "charge", REFUSED)
     return hold
 
 

@@ -17,11 +17,12 @@ from domain.attempts import BeginStep, UndoCall
 from domain.definition import Definition
 from store.admission import Caps, Intake
 from store.breakers import BreakerTerms, Services
+from store.claims import Hold
 from store.connection import connect
 from store.database import Database
 from store.orders import Orders
 from store.snapshot import Snapshot
-from store.state_store import Hold, StateStore
+from store.state_store import StateStore
 from store.submission import SubmissionDesk, Verdict, digest_of
 from store.supervision import Supervision
 from tests.conftest import MACHINE, ORDER, Databases
@@ -88,7 +89,7 @@ class StoreBench:
     async def claim(self, task_id: str, run_id: str = RUN) -> Hold:
         """Claim this task, due or not."""
         self.owner("UPDATE task SET not_before = clock_timestamp() WHERE task_id = %(id)s", id=task_id)
-        (claim,) = await self.store.claim("worker", LOADED, 1_000, [task_id])
+        (claim,) = await self.store.claims.claim("worker", LOADED, 1_000, [task_id])
         assert claim.task.task_id == task_id
         return claim.hold(run_id)
 
@@ -103,11 +104,11 @@ class StoreBench:
         for s in shipped(definition).steps:
             task = await self.task(hold.task_id)
             if task.step(s.name).state != "Completed":
-                report = await self.store.advance(hold, begin=begin(s.name, definition))
+                report = await self.store.forward.advance(hold, begin=begin(s.name, definition))
                 assert report.grant is not None, report
                 if s.name == step or step is None:
                     return
-                await self.store.advance(hold, done=s.name, result={"of": s.name}, calls=1)
+                await self.store.forward.advance(hold, done=s.name, result={"of": s.name}, calls=1)
 
     async def processed(self, task_id: str, definition: str = "order") -> Hold:
         """A new task that was done without any fault."""
@@ -117,7 +118,7 @@ class StoreBench:
 
     async def task(self, task_id: str) -> Snapshot:
         """A task that must be there."""
-        found = await self.store.snapshot(task_id)
+        found = await self.store.tasks.find(task_id)
         assert found is not None
         return found
 

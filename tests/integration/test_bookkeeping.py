@@ -23,9 +23,9 @@ from domain.attempts import AttemptEnd, StepWork, WriteResult
 from domain.faults import KEY_FORGOTTEN
 from domain.ids import idempotency_keys
 from domain.messages import AgentRequest, Completed, Outcome, OutcomeBox, Overtaken, Refused
+from store.claims import Hold
 from store.database import Params, query
 from store.inbox import InboxStore
-from store.state_store import Hold
 from tests.integration.store_bench import RUN, StoreBench, begin
 
 Statement = tuple[str, Params]

@@ -60,7 +60,7 @@ async def leased(store: StoreBench, name: str) -> str | None:
 
 async def claimable(store: StoreBench) -> list[str]:
     """Ids of the tasks that a worker gets."""
-    return [c.task.task_id for c in await store.store.claim("w", LOADED, SLOTS)]
+    return [c.task.task_id for c in await store.store.claims.claim("w", LOADED, SLOTS)]
 
 
 @pytest.mark.failure(77)
@@ -101,14 +101,14 @@ async def test_step_of_an_open_service_is_released_at_no_cost(
 ) -> None:
     hold = await store.begun("t")
     await open_breaker(store, "payments")
-    report = await store.store.advance(hold, done="stock", result={"r": 1}, calls=1, begin=begin("charge"))
+    report = await store.store.forward.advance(hold, done="stock", result={"r": 1}, calls=1, begin=begin("charge"))
     assert (report.end, report.grant) == (None, None), "the boundary itself is written"
-    report = await store.store.advance(hold, begin=begin("charge"))
+    report = await store.store.forward.advance(hold, begin=begin("charge"))
     task = await store.task("t")
     assert report.end is AttemptEnd.RELEASED
     assert "breaker" in report.cause
     assert (task.state, task.locked_by) == (TaskState.PENDING, None)
-    assert (task.step("charge").budget_left, task.step("charge").state) == (9, "NotStarted")
+    assert (task.step("charge").calls_left, task.step("charge").state) == (9, "NotStarted")
     assert store.owner("SELECT failure_count AS n FROM task") == [{"n": 0}]
     assert await claimable(store) == []
 
@@ -117,7 +117,7 @@ async def test_step_of_an_open_service_is_released_at_no_cost(
 async def test_undo_that_needs_an_open_service_waits_too(store: StoreBench) -> None:
     await store.begun("t", step="charge")
     await open_breaker(store, "payments")
-    await store.store.request_undo(UndoRequest(task_id="t", requester="ada", reason="why not"))
+    await store.store.requests.undo(UndoRequest(task_id="t", requester="ada", reason="why not"))
     assert await claimable(store) == []
     await store.breakers.force("payments", "closed", requester="ada", reason="it is well")
     store.owner("UPDATE task SET not_before = clock_timestamp()")
@@ -261,7 +261,7 @@ async def test_breaker_closes_although_a_waiting_task_can_not_be_let_go(store: S
     else:
         await store.breakers.force("stock", None, requester="ada", reason="done")
     assert breaker(store, "stock")["state"] == "closed"
-    assert "good" in [c.task.task_id for c in await store.store.claim("worker", LOADED, 1, ["good"])]
+    assert "good" in [c.task.task_id for c in await store.store.claims.claim("worker", LOADED, 1, ["good"])]
     (alert,) = store.owner("SELECT message FROM alert WHERE kind = 'not_paced'")
     assert alert["message"].startswith("those that waited for service stock go without a pace: ")
 

@@ -59,7 +59,7 @@ async def test_late_correction_changes_no_record_of_a_task_that_runs_again(
     await in_error(store, task_id)
     late, seen = people.correction("ben", "Rue 2"), await people.look(people.correction("ben", "Rue 2"))
     await people.ask(people.correction("anna", None), await people.look(people.correction("anna", None)))
-    assert (await store.store.advance(await store.claim(task_id), begin=begin("stock"))).grant is not None
+    assert (await store.store.forward.advance(await store.claim(task_id), begin=begin("stock"))).grant is not None
     before, record = store.contents(task_id), store.orders_owner("SELECT * FROM business_record")
     with pytest.raises(Conflict, match="is Processing: somebody else moved it meanwhile"):
         await people.ask(late, seen)
@@ -95,7 +95,7 @@ async def test_nobody_moves_a_task_while_its_record_is_corrected(
         return bool(store.owner("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
 
     await eventually(waits)
-    assert await store.store.claim("worker", LOADED, 9, [task_id]) == []
+    assert await store.store.claims.claim("worker", LOADED, 9, [task_id]) == []
     orders.may_go_on.set()
     await first
     with pytest.raises(Conflict, match="somebody else moved it meanwhile"):

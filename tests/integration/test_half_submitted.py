@@ -100,11 +100,11 @@ async def test_submission_that_is_not_confirmed_is_no_task_yet(
     if with_record:
         await store.orders.create(task_id, "order", RECORD, order_digest())
     before = store.contents(task_id)
-    assert await store.store.claim("worker", LOADED, 10) == []
-    verdict = await store.store.request_undo(UndoRequest(task_id=task_id, requester="anna", reason="never mind"))
+    assert await store.store.claims.claim("worker", LOADED, 10) == []
+    verdict = await store.store.requests.undo(UndoRequest(task_id=task_id, requester="anna", reason="never mind"))
     assert verdict.verdict == "not_found"
-    assert await store.store.resubmit(task_id, requester="anna", reason="again", changes={}) == (False, None)
-    await store.store.note_late(task_id, "stock", {}, actor="order/t/1")
+    assert await store.store.requests.resubmit(task_id, requester="anna", reason="again", changes={}) == (False, None)
+    await store.store.steps.note_late(task_id, "stock", {}, actor="order/t/1")
     assert store.contents(task_id) == before
 
 
@@ -140,7 +140,7 @@ async def test_unconfirmed_submission_is_confirmed_by_the_housekeeper(store: Sto
     await housekeeper(store).tidy()
     (event,) = store.owner("SELECT actor FROM event WHERE kind = 'confirmed'")
     assert event["actor"] == "housekeeper"
-    assert [c.task.task_id for c in await store.store.claim("worker", LOADED, 10)] == [task_id]
+    assert [c.task.task_id for c in await store.store.claims.claim("worker", LOADED, 10)] == [task_id]
     assert store.owner("SELECT * FROM alert") == []
 
 
@@ -378,7 +378,7 @@ async def test_task_whose_starts_are_refused_ends_in_error_with_its_cause(
     assert [a["kind"] for a in alerts] == ["start_refused", "task_in_error"]
     assert store.kinds(task_id)[-1] == "failed"
     store.is_consistent(task_id)
-    await store.store.resubmit(task_id, requester="anna", reason="again", changes={})
+    await store.store.requests.resubmit(task_id, requester="anna", reason="again", changes={})
     await again(store, starter)
     assert (store.row(task_id)["state"], waits_s(store, task_id)) == ("Pending", 1), "counted from one again"
 
@@ -395,7 +395,7 @@ class Unwilling:
 @pytest.mark.demand("B3", "F9")
 async def test_undo_whose_start_is_always_refused_fails_with_its_cause(store: StoreBench, task_id: str) -> None:
     await store.begun(task_id)
-    await store.store.request_undo(UndoRequest(task_id=task_id, requester="anna", reason="by mistake"))
+    await store.store.requests.undo(UndoRequest(task_id=task_id, requester="anna", reason="by mistake"))
     unwilling: Any = Unwilling()
     starter = dispatcher(store, unwilling)
     for _ in range(10):
@@ -423,7 +423,7 @@ async def test_undo_is_started_although_the_orders_database_does_not_answer(
     store: StoreBench, client: Client, task_id: str
 ) -> None:
     await store.begun(task_id)
-    await store.store.request_undo(UndoRequest(task_id=task_id, requester="anna", reason="by mistake"))
+    await store.store.requests.undo(UndoRequest(task_id=task_id, requester="anna", reason="by mistake"))
     await store.submit(f"{task_id}-2")
     async with Database("postgresql://nobody@127.0.0.1:1/orders", name="orders database") as away:
         starter = dispatcher(store, client, Orders(away))
@@ -446,7 +446,7 @@ async def confirmed(store: StoreBench, task_id: str) -> None:
 async def begun(store: StoreBench, task_id: str) -> None:
     """It has begun a step."""
     hold = await store.begun(task_id)
-    await store.store.release(hold, "draining", step="stock", sent=None, delay=NO_TIME)
+    await store.store.steps.release(hold, "draining", step="stock", sent=None, delay=NO_TIME)
 
 
 @pytest.mark.failure(57)

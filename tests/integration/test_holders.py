@@ -8,25 +8,26 @@ from dataclasses import replace
 import pytest
 
 from domain.attempts import AttemptEnd, WriteResult
-from store.state_store import Hold, StateStore
+from store.claims import Hold
+from store.state_store import StateStore
 from tests.integration.situations import AT_ONCE, REFUSED, asked, in_error, recovered, undo_begun, undo_failed, undoing
 from tests.integration.store_bench import RUN, StoreBench, begin, undo
 
 # --- the holder, and nobody else ------------------------------------------------------------------------------
 
 FORWARD: dict[str, Callable[[StateStore, Hold], Awaitable[WriteResult]]] = {
-    "advance": lambda s, h: s.advance(h, done="stock", result={}, calls=1, begin=begin("charge")),
-    "begin": lambda s, h: s.advance(h, begin=begin("stock")),
-    "fail": lambda s, h: s.fail(h, "stock", REFUSED, unknown=False, then="undo"),
-    "give_up": lambda s, h: s.give_up(h, "stock", "no more calls"),
-    "release": lambda s, h: s.release(h, "draining", step="stock", sent=0, delay=AT_ONCE),
+    "advance": lambda s, h: s.forward.advance(h, done="stock", result={}, calls=1, begin=begin("charge")),
+    "begin": lambda s, h: s.forward.advance(h, begin=begin("stock")),
+    "fail": lambda s, h: s.forward.fail(h, "stock", REFUSED, unknown=False, then="undo"),
+    "give_up": lambda s, h: s.steps.give_up(h, "stock", "no more calls"),
+    "release": lambda s, h: s.steps.release(h, "draining", step="stock", sent=0, delay=AT_ONCE),
 }
 BACKWARD: dict[str, Callable[[StateStore, Hold], Awaitable[WriteResult]]] = {
-    "undo_advance": lambda s, h: s.undo_advance(h, done="charge", calls=1, begin=undo("stock")),
-    "undo_begin": lambda s, h: s.undo_advance(h, begin=undo("charge")),
-    "undo_fail": lambda s, h: s.undo_fail(h, "charge", REFUSED),
-    "undo_give_up": lambda s, h: s.give_up(h, "charge", "no more calls"),
-    "undo_release": lambda s, h: s.release(h, "draining", step="charge", sent=0, delay=AT_ONCE),
+    "undo_advance": lambda s, h: s.undo.advance(h, done="charge", calls=1, begin=undo("stock")),
+    "undo_begin": lambda s, h: s.undo.advance(h, begin=undo("charge")),
+    "undo_fail": lambda s, h: s.undo.fail(h, "charge", REFUSED),
+    "undo_give_up": lambda s, h: s.steps.give_up(h, "charge", "no more calls"),
+    "undo_release": lambda s, h: s.steps.release(h, "draining", step="charge", sent=0, delay=AT_ONCE),
 }
 WRITES = {**FORWARD, **BACKWARD}
 TIMED = [name for name in WRITES if "release" not in name]
@@ -66,9 +67,9 @@ async def test_run_without_the_nonce_of_the_claim_binds_to_nothing(
 ) -> None:
     before = await store.begun(task_id)
     if undoing:
-        await store.store.request_undo(asked(task_id))
+        await store.store.requests.undo(asked(task_id))
     else:
-        await store.store.release(before, "draining", step="stock", sent=0, delay=AT_ONCE)
+        await store.store.steps.release(before, "draining", step="stock", sent=0, delay=AT_ONCE)
     hold = await store.claim(task_id)
     forged = replace(hold, run_id="by hand", nonce=before.nonce if nonce == "of the claim before" else nonce)
     found = store.contents(task_id)
@@ -77,9 +78,9 @@ async def test_run_without_the_nonce_of_the_claim_binds_to_nothing(
         assert (report.end, report.grant, report.result) == (AttemptEnd.SUPERSEDED, None, None), write
         assert store.contents(task_id) == found
     if undoing:
-        assert (await store.store.undo_advance(hold, begin=undo("stock"))).grant is not None
+        assert (await store.store.undo.advance(hold, begin=undo("stock"))).grant is not None
     else:
-        assert (await store.store.advance(hold, begin=begin("stock"))).grant is not None
+        assert (await store.store.forward.advance(hold, begin=begin("stock"))).grant is not None
 
 
 @pytest.mark.failure(16)
@@ -115,9 +116,9 @@ async def test_holder_in_time_may_write_and_its_event_names_its_run(
 async def test_holder_may_still_let_go_after_its_deadline_until_it_is_evicted(store: StoreBench, task_id: str) -> None:
     hold = await store.begun(task_id)
     store.expire(task_id)
-    report = await store.store.release(hold, "draining", step="stock", sent=None, delay=AT_ONCE)
+    report = await store.store.steps.release(hold, "draining", step="stock", sent=None, delay=AT_ONCE)
     assert report.end is AttemptEnd.RELEASED
-    again = await store.store.release(hold, "draining", step="stock", sent=None, delay=AT_ONCE)
+    again = await store.store.steps.release(hold, "draining", step="stock", sent=None, delay=AT_ONCE)
     assert again.end is AttemptEnd.RELEASED
     store.is_consistent(task_id)
 
@@ -127,23 +128,23 @@ async def test_evicted_holder_finds_its_successor_and_changes_nothing(store: Sto
     zombie = await store.begun(task_id)
     await recovered(store, task_id)
     successor = await store.claim(task_id, "run-2")
-    await store.store.advance(successor, begin=begin("stock"))
+    await store.store.forward.advance(successor, begin=begin("stock"))
     before = store.contents(task_id)
     for write in FORWARD.values():
         assert (await write(store.store, zombie)).end is AttemptEnd.SUPERSEDED
     assert store.contents(task_id) == before
-    assert (await store.store.advance(successor, done="stock", result={}, calls=1)).end is None
+    assert (await store.store.forward.advance(successor, done="stock", result={}, calls=1)).end is None
 
 
 @pytest.mark.demand("B2", "F1")
 async def test_run_whose_task_is_to_be_undone_is_told_so(store: StoreBench, task_id: str) -> None:
     hold = await store.begun(task_id)
-    await store.store.request_undo(asked(task_id))
+    await store.store.requests.undo(asked(task_id))
     assert (await FORWARD["advance"](store.store, hold)).end is AttemptEnd.UNDO_REQUESTED
 
 
 async def test_write_about_a_task_that_is_not_there_is_superseded(store: StoreBench) -> None:
-    report = await store.store.advance(Hold("nobody", "order/nobody/1", RUN, ""), begin=begin("stock"))
+    report = await store.store.forward.advance(Hold("nobody", "order/nobody/1", RUN, ""), begin=begin("stock"))
     assert (report.end, report.cause) == (AttemptEnd.SUPERSEDED, "there is no task nobody")
 
 
@@ -153,11 +154,11 @@ async def test_write_about_a_task_that_is_not_there_is_superseded(store: StoreBe
 @pytest.mark.demand("B8", "C13")
 async def test_boundary_written_twice_returns_its_result_and_reserves_nothing(store: StoreBench, task_id: str) -> None:
     hold = await store.begun(task_id)
-    first = await store.store.advance(hold, done="stock", result={"n": 1}, calls=1, begin=begin("charge"))
+    first = await store.store.forward.advance(hold, done="stock", result={"n": 1}, calls=1, begin=begin("charge"))
     assert first.grant is not None
     assert first.result == {"n": 1}
     before = store.contents(task_id)
-    second = await store.store.advance(hold, done="stock", result={"n": 2}, calls=3, begin=begin("charge"))
+    second = await store.store.forward.advance(hold, done="stock", result={"n": 2}, calls=3, begin=begin("charge"))
     assert (second.end, second.result, second.grant) == (None, {"n": 1}, None)
     assert store.contents(task_id) == before
 
@@ -165,9 +166,9 @@ async def test_boundary_written_twice_returns_its_result_and_reserves_nothing(st
 @pytest.mark.demand("B8")
 async def test_step_that_is_done_is_not_begun_again(store: StoreBench, task_id: str) -> None:
     hold = await store.begun(task_id)
-    await store.store.advance(hold, done="stock", result={"n": 1}, calls=1)
+    await store.store.forward.advance(hold, done="stock", result={"n": 1}, calls=1)
     before = store.contents(task_id)
-    report = await store.store.advance(hold, begin=begin("stock"))
+    report = await store.store.forward.advance(hold, begin=begin("stock"))
     assert (report.end, report.result, report.grant) == (None, {"n": 1}, None)
     assert store.contents(task_id) == before
 
@@ -176,7 +177,7 @@ async def test_step_that_is_done_is_not_begun_again(store: StoreBench, task_id: 
 async def test_last_boundary_that_is_written_twice_says_processed_twice(store: StoreBench, task_id: str) -> None:
     hold = await store.begun(task_id, step="confirm")
     for _ in range(2):
-        assert (await store.store.advance(hold, done="confirm", result={}, calls=1)).end is AttemptEnd.PROCESSED
+        assert (await store.store.forward.advance(hold, done="confirm", result={}, calls=1)).end is AttemptEnd.PROCESSED
     assert store.kinds(task_id).count("processed") == 1
     assert store.row(task_id)["locked_by"] is None
 
@@ -184,11 +185,11 @@ async def test_last_boundary_that_is_written_twice_says_processed_twice(store: S
 @pytest.mark.demand("C5", "F11")
 async def test_faults_that_are_recorded_twice_say_the_same_twice(store: StoreBench, task_id: str) -> None:
     hold = await in_error(store, task_id)
-    again = await store.store.fail(hold, "stock", REFUSED, unknown=False, then="error")
+    again = await store.store.forward.fail(hold, "stock", REFUSED, unknown=False, then="error")
     assert (again.end, again.cause) == (AttemptEnd.PERMANENT_FAULT, "there is none")
     assert store.kinds(task_id).count("failed") == 1
     hold = await undo_failed(store, f"{task_id}-2")
-    again = await store.store.undo_fail(hold, "charge", {"message": "never"})
+    again = await store.store.undo.fail(hold, "charge", {"message": "never"})
     assert again.end is AttemptEnd.UNDO_FAILED
     assert store.kinds(f"{task_id}-2").count("undo_failed") == 1
 
@@ -196,10 +197,10 @@ async def test_faults_that_are_recorded_twice_say_the_same_twice(store: StoreBen
 @pytest.mark.demand("F11")
 async def test_undo_that_is_finished_is_not_repeated(store: StoreBench, task_id: str) -> None:
     hold = await undoing(store, task_id)
-    await store.store.undo_advance(hold, begin=undo("charge"))
-    first = await store.store.undo_advance(hold, done="charge", calls=1, begin=undo("stock"))
+    await store.store.undo.advance(hold, begin=undo("charge"))
+    first = await store.store.undo.advance(hold, done="charge", calls=1, begin=undo("stock"))
     assert first.grant is not None
     before = store.contents(task_id)
-    assert (await store.store.undo_advance(hold, done="charge", calls=1, begin=undo("stock"))).grant is None
-    assert (await store.store.undo_advance(hold, begin=undo("charge"))).grant is None
+    assert (await store.store.undo.advance(hold, done="charge", calls=1, begin=undo("stock"))).grant is None
+    assert (await store.store.undo.advance(hold, begin=undo("charge"))).grant is None
     assert store.contents(task_id) == before

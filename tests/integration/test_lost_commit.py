@@ -15,10 +15,11 @@ from domain.attempts import AttemptEnd, WriteResult
 from domain.states import TaskState
 from domain.undo_requests import UndoVerdict
 from store.breakers import Services
+from store.claims import Claim
 from store.database import Database
 from store.orders import Amendment
 from store.snapshot import Snapshot
-from store.state_store import Claim, StateStore
+from store.state_store import StateStore
 from tests.conftest import ORDER
 from tests.integration.situations import REFUSED, asked, in_error, recovered, undo_begun
 from tests.integration.store_bench import BREAKER, LOADED, StoreBench, begin, undo
@@ -64,7 +65,7 @@ Write = Callable[[StateStore, Any], Awaitable[Any]]
 async def unstarted(store: StoreBench, task_id: str) -> Claim:
     """A claim whose run was not started."""
     await store.submitted(task_id)
-    (claim,) = await store.store.claim("worker", LOADED, 9, [task_id])
+    (claim,) = await store.store.claims.claim("worker", LOADED, 9, [task_id])
     return claim
 
 
@@ -72,53 +73,53 @@ BOUNDARY = {"done": "stock", "result": {"n": 1}, "calls": 1}
 CASES: dict[str, tuple[Prepare, Write, str]] = {
     "advance": (
         lambda s, t: s.begun(t),
-        lambda s, h: s.advance(h, **BOUNDARY, begin=begin("charge")),  # type: ignore[arg-type]
+        lambda s, h: s.forward.advance(h, **BOUNDARY, begin=begin("charge")),  # type: ignore[arg-type]
         "advanced",
     ),
-    "begin": (lambda s, t: s.claimed(t), lambda s, h: s.advance(h, begin=begin("stock")), "advanced"),
+    "begin": (lambda s, t: s.claimed(t), lambda s, h: s.forward.advance(h, begin=begin("stock")), "advanced"),
     "last advance": (
         lambda s, t: s.begun(t, step="confirm"),
-        lambda s, h: s.advance(h, done="confirm", result={"n": 1}, calls=1),
+        lambda s, h: s.forward.advance(h, done="confirm", result={"n": 1}, calls=1),
         "processed",
     ),
     "undo_begin": (
         undo_begun,
-        lambda s, h: s.undo_advance(h, begin=undo("charge")),
+        lambda s, h: s.undo.advance(h, begin=undo("charge")),
         "undo_advanced",
     ),
     "fail": (
         lambda s, t: s.begun(t),
-        lambda s, h: s.fail(h, "stock", REFUSED, unknown=False, then="undo"),
+        lambda s, h: s.forward.fail(h, "stock", REFUSED, unknown=False, then="undo"),
         "failed",
     ),
-    "give_up": (lambda s, t: s.begun(t), lambda s, h: s.give_up(h, "stock", "no more calls"), "gave_up"),
+    "give_up": (lambda s, t: s.begun(t), lambda s, h: s.steps.give_up(h, "stock", "no more calls"), "gave_up"),
     "release": (
         lambda s, t: s.begun(t),
-        lambda s, h: s.release(h, "draining", step="stock", sent=0, delay=timedelta(0)),
+        lambda s, h: s.steps.release(h, "draining", step="stock", sent=0, delay=timedelta(0)),
         "released",
     ),
     "release of a claim": (
         unstarted,
-        lambda s, c: s.not_started(c, "no answer", pause=timedelta(0)),
+        lambda s, c: s.claims.not_started(c, "no answer", pause=timedelta(0)),
         "released",
     ),
     "release of an undo": (
         undo_begun,
-        lambda s, h: s.release(h, "draining", step="charge", sent=None, delay=timedelta(0)),
+        lambda s, h: s.steps.release(h, "draining", step="charge", sent=None, delay=timedelta(0)),
         "released",
     ),
-    "request_undo": (lambda s, t: s.submitted(t), lambda s, t: s.request_undo(asked(t)), "undo_requested"),
+    "request_undo": (lambda s, t: s.submitted(t), lambda s, t: s.requests.undo(asked(t)), "undo_requested"),
     "resubmit": (
         in_error,
-        lambda s, h: s.resubmit(h.task_id, requester="anna", reason="corrected", changes={}),
+        lambda s, h: s.requests.resubmit(h.task_id, requester="anna", reason="corrected", changes={}),
         "resubmitted",
     ),
     "undo_advance": (
         undo_begun,
-        lambda s, h: s.undo_advance(h, done="charge", calls=1, begin=undo("stock")),
+        lambda s, h: s.undo.advance(h, done="charge", calls=1, begin=undo("stock")),
         "undo_advanced",
     ),
-    "undo_fail": (undo_begun, lambda s, h: s.undo_fail(h, "charge", REFUSED), "undo_failed"),
+    "undo_fail": (undo_begun, lambda s, h: s.undo.fail(h, "charge", REFUSED), "undo_failed"),
 }
 
 
@@ -159,7 +160,7 @@ async def test_reservation_whose_acknowledgement_is_lost_is_granted_once(
     store: StoreBench, line: Line, task_id: str, cut: Cut
 ) -> None:
     hold = await store.claimed(task_id)
-    report = await through(line, cut, line.store.advance(hold, begin=begin("stock")))
+    report = await through(line, cut, line.store.forward.advance(hold, begin=begin("stock")))
     assert report.grant is not None
     assert report.grant.calls == 3
     step = store.step(task_id, "stock")
@@ -173,7 +174,7 @@ async def test_alert_of_a_fault_whose_acknowledgement_is_lost_is_raised_once(
     store: StoreBench, line: Line, task_id: str, cut: Cut
 ) -> None:
     hold = await store.begun(task_id)
-    report = await through(line, cut, line.store.fail(hold, "stock", REFUSED, unknown=False, then="error"))
+    report = await through(line, cut, line.store.forward.fail(hold, "stock", REFUSED, unknown=False, then="error"))
     assert report.end is AttemptEnd.PERMANENT_FAULT
     assert len(store.owner("SELECT id FROM alert")) == 1
 
@@ -205,8 +206,8 @@ async def test_service_decision_with_a_lost_acknowledgement_is_recorded_once(
 @pytest.mark.demand("G4", "F1")
 async def test_only_who_asked_is_told_that_it_was_accepted(store: StoreBench, line: Line, task_id: str) -> None:
     await store.submitted(task_id)
-    first = await through(line, Cut.AFTER_COMMIT, line.store.request_undo(asked(task_id)))
-    second = await line.store.request_undo(asked(task_id))
+    first = await through(line, Cut.AFTER_COMMIT, line.store.requests.undo(asked(task_id)))
+    second = await line.store.requests.undo(asked(task_id))
     assert (first.verdict, second.verdict) == ("accepted", "already")
 
 
@@ -222,7 +223,7 @@ async def test_correction_whose_acknowledgement_is_lost_is_made_once(
     async def amend() -> None:
         told.append(await store.orders.amend(amendment))
 
-    resubmission = line.store.resubmit(task_id, requester="anna", reason="corrected", changes={}, amend=amend)
+    resubmission = line.store.requests.resubmit(task_id, requester="anna", reason="corrected", changes={}, amend=amend)
     moved, _ = await through(line, cut, resubmission)
     assert (moved, set(told)) == (True, {True})
     assert store.kinds(task_id)[-2:] == ["failed", "resubmitted"]
@@ -237,7 +238,7 @@ async def test_claim_whose_acknowledgement_is_lost_is_found_by_its_deadline(
 ) -> None:
     """The claimer can't know what it claimed; the claim's own deadline brings the row back, and nothing is counted."""
     await store.submitted(task_id)
-    claims = await through(line, cut, line.store.claim("worker", LOADED, 1))
+    claims = await through(line, cut, line.store.claims.claim("worker", LOADED, 1))
     assert len(claims) == (1 if cut is Cut.BEFORE_COMMIT else 0)
     row = store.row(task_id)
     assert (row["state"], row["epoch"]) == (TaskState.PROCESSING, 1)

@@ -21,7 +21,7 @@ FORGOTTEN = {"step": "name", "code": KEY_FORGOTTEN, "message": "cloud remembers 
 async def forgotten(store: StoreBench, task_id: str) -> None:
     """A machine in Error, past its pivot: whether it has its name nobody knows, its service neither."""
     hold = await store.begun(task_id, "provisioning", "name")
-    await store.store.fail(hold, "name", FORGOTTEN, unknown=True, then="error")
+    await store.store.forward.fail(hold, "name", FORGOTTEN, unknown=True, then="error")
 
 
 async def spent(store: StoreBench, task_id: str) -> None:
@@ -46,7 +46,7 @@ def no_effect(task_id: str, step: str = "name") -> Resubmission:
 
 async def forced_on(store: StoreBench, asked: Resubmission) -> bool:
     """Ask the statement itself, past every look that comes before it; whether it was accepted."""
-    moved, _ = await store.store.resubmit(
+    moved, _ = await store.store.requests.resubmit(
         asked.task_id,
         requester=asked.requester,
         reason=asked.reason,
@@ -78,7 +78,7 @@ async def test_step_that_a_person_found_without_effect_gets_a_new_key(
     assert datetime.fromisoformat(told["from"].pop("key_since")) == since
     assert told["from"] == {"outcome_unknown": True, "key_generation": 0}
     assert told["to"] == {"outcome_unknown": False, "key_generation": 1, "key_since": None}
-    grant = (await store.store.advance(await store.claim(task_id), begin=begin("name", "provisioning"))).grant
+    grant = (await store.store.forward.advance(await store.claim(task_id), begin=begin("name", "provisioning"))).grant
     assert grant is not None
     assert (grant.unknown, grant.key_age_s < 60) == (False, True)
     store.is_consistent(task_id)
@@ -89,7 +89,7 @@ async def test_plain_resubmission_keeps_the_key_and_age_of_an_unknown_call(store
     await forgotten(store, task_id)
     days_pass(store)
     assert await resubmit(store, task_id)
-    grant = (await store.store.advance(await store.claim(task_id), begin=begin("name", "provisioning"))).grant
+    grant = (await store.store.forward.advance(await store.claim(task_id), begin=begin("name", "provisioning"))).grant
     assert grant is not None
     assert (grant.unknown, grant.key_age_s > 24 * 3600) == (True, True)
     assert store.step(task_id, "name")["key_generation"] == 0
@@ -134,7 +134,7 @@ async def test_finding_on_a_refused_step_or_outside_error_is_refused(
 @pytest.mark.demand("G1", "G4")
 async def test_word_and_correction_go_together(store: StoreBench, people: People, task_id: str) -> None:
     hold = await store.begun(task_id)
-    await store.store.fail(hold, "stock", REFUSED, unknown=True, then="error")
+    await store.store.forward.fail(hold, "stock", REFUSED, unknown=True, then="error")
     days_pass(store)
     asked = replace(no_effect(task_id, "stock"), changes=["address.line1=Rue 1"])
     await people.ask(asked, await people.look(asked))

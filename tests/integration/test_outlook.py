@@ -58,7 +58,7 @@ async def test_outlook_names_the_service_a_task_waits_for_and_how_long(
     store: StoreBench, reads: Reads, task_id: str
 ) -> None:
     await store.processed(task_id)
-    await store.store.request_undo(asked(task_id))
+    await store.store.requests.undo(asked(task_id))
     assert "its undo is claimable now" in await next_of(reads, task_id)
     store.owner(
         "INSERT INTO service (name, state, failures, cause, retry_at)"
@@ -77,7 +77,7 @@ async def test_outlook_names_the_service_a_task_waits_for_and_how_long(
 @pytest.mark.demand("B10", "G5")
 async def test_outlook_of_a_task_that_was_given_back_says_why(store: StoreBench, reads: Reads, task_id: str) -> None:
     hold = await store.begun(task_id)
-    await store.store.release(hold, "its business record is not there", sent=0, delay=timedelta(minutes=4))
+    await store.store.steps.release(hold, "its business record is not there", sent=0, delay=timedelta(minutes=4))
     then = await next_of(reads, task_id)
     assert then.startswith("claimable at 20")
     assert then.endswith("by the next worker with a free slot: its business record is not there")
@@ -88,7 +88,7 @@ async def test_outlook_of_an_unknown_call_names_what_a_person_can_say(
     store: StoreBench, reads: Reads, task_id: str
 ) -> None:
     hold = await store.begun(task_id, "provisioning", "name")
-    await store.store.fail(hold, "name", {"step": "name", "message": "?"}, unknown=True, then="error")
+    await store.store.forward.fail(hold, "name", {"step": "name", "message": "?"}, unknown=True, then="error")
     again = f"python starter.py resubmit {task_id}"
     word = f"`{again} --no-effect name --evidence TEXT --reason TEXT`"
     then = await next_of(reads, task_id)
@@ -107,9 +107,9 @@ async def test_outlook_of_an_undo_that_waits_on_purpose_says_what_for(
 ) -> None:
     await store.begun(task_id)
     store.owner("UPDATE step SET quarantine_s = 600 WHERE task_id = %(id)s AND name = 'stock'", id=task_id)
-    await store.store.request_undo(asked(task_id))
+    await store.store.requests.undo(asked(task_id))
     assert "until then a call of step stock may still be on its way" in await next_of(reads, task_id)
     hold = await store.claim(task_id)
-    assert (await store.store.undo_advance(hold, begin=undo("stock"))).grant is not None
-    await store.store.undo_advance(hold, done="stock", calls=1)
+    assert (await store.store.undo.advance(hold, begin=undo("stock"))).grant is not None
+    await store.store.undo.advance(hold, done="stock", calls=1)
     assert "step stock is in quarantine, and is undone once more then" in await next_of(reads, task_id)

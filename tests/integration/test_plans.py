@@ -13,7 +13,8 @@ import pytest
 from psycopg import ClientCursor, Connection
 
 from devstack.servers.postgres import EmbeddedPostgres
-from store.database import SESSION, query
+from store.database import SESSION
+from store.queries import query
 from tests.conftest import Databases
 
 CLAIMABLE = 300

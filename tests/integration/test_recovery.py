@@ -54,7 +54,7 @@ async def test_decision_taken_before_a_pivot_began_undoes_nothing(store: StoreBe
     store.owner("UPDATE step SET pivot = true WHERE name = 'disk'")
     decision = decide(await expired(store, task_id)).model_copy(update={"target": TaskState.COMPENSATING})
     store.owner("UPDATE task SET complete_by = clock_timestamp() + interval '1 minute'")
-    await store.store.advance(hold, begin=begin("disk", "provisioning"))
+    await store.store.forward.advance(hold, begin=begin("disk", "provisioning"))
     store.owner("UPDATE task SET complete_by = %(at)s", at=decision.complete_by)
     assert store.step(task_id, "disk")["state"] == "Running"
     before = store.contents(task_id)
@@ -94,7 +94,7 @@ async def test_recovery_that_needs_a_person_raises_an_alert(
 async def test_sweep_reads_page_by_page_oldest_first_from_the_oldest_on(store: StoreBench) -> None:
     ids = [f"t-{n}" for n in range(5)]
     await asyncio.gather(*(store.submitted(i) for i in ids))
-    await store.store.claim("worker", LOADED, 10)
+    await store.store.claims.claim("worker", LOADED, 10)
     for n, task_id in enumerate(ids):
         ago = "UPDATE task SET complete_by = now() - make_interval(days => %(days)s) WHERE task_id = %(id)s"
         store.owner(ago, id=task_id, days=100 - n)

@@ -15,8 +15,8 @@ from domain.faults import Conflict, NotFound
 from domain.states import TaskState, UndoState
 from operators.repair import Repair, carry_out
 from operators.times import instant
+from store.claims import Hold
 from store.reads import Reads
-from store.state_store import Hold
 from tests.integration.situations import REFUSED, asked, in_error, refund_refused, undoing
 from tests.integration.store_bench import StoreBench, undo
 
@@ -43,7 +43,7 @@ def margin_of_an_hour(store: StoreBench) -> Iterator[None]:
 
 async def forced_on(store: StoreBench, repair: Repair) -> bool:
     """Ask the statement itself, past every look that comes before it; whether it was accepted."""
-    moved, _ = await store.store.repair_undo(
+    moved, _ = await store.store.requests.repair_undo(
         repair.task_id,
         repair.step,
         repair.target,
@@ -57,9 +57,9 @@ async def forced_on(store: StoreBench, repair: Repair) -> bool:
 async def undo_the_rest(store: StoreBench, task_id: str, *steps: str) -> AttemptEnd | None:
     """An attempt that undoes these steps; how it ended."""
     hold = await store.claim(task_id)
-    report = await store.store.undo_advance(hold, begin=undo(steps[0]))
+    report = await store.store.undo.advance(hold, begin=undo(steps[0]))
     for step, after in zip(steps, [*steps[1:], None], strict=True):
-        report = await store.store.undo_advance(hold, done=step, calls=1, begin=undo(after) if after else None)
+        report = await store.store.undo.advance(hold, done=step, calls=1, begin=undo(after) if after else None)
     return report.end
 
 
@@ -68,7 +68,7 @@ async def undo_the_rest(store: StoreBench, task_id: str, *steps: str) -> Attempt
 
 async def pending(store: StoreBench, task_id: str) -> None:
     hold = await store.begun(task_id, step="ship")
-    await store.store.release(hold, "draining", sent=0, delay=timedelta(0))
+    await store.store.steps.release(hold, "draining", sent=0, delay=timedelta(0))
 
 
 async def processing(store: StoreBench, task_id: str) -> None:
@@ -89,7 +89,7 @@ async def held(store: StoreBench, task_id: str) -> None:
 
 async def asked_for(store: StoreBench, task_id: str) -> None:
     await store.processed(task_id)
-    await store.store.request_undo(asked(task_id))
+    await store.store.requests.undo(asked(task_id))
 
 
 async def failed(store: StoreBench, task_id: str) -> None:
@@ -187,7 +187,7 @@ async def test_step_whose_call_may_be_on_its_way_is_not_closed_by_hand(
 ) -> None:
     """Whatever a person has seen: the charge can still arrive, and a hand leaves no tombstone. A skip says nothing."""
     await store.begun(task_id, step="charge")
-    await store.store.request_undo(asked(task_id))
+    await store.store.requests.undo(asked(task_id))
     repair = said(task_id, "charge", CLOSED)
     assert not await forced_on(store, repair)
     with pytest.raises(Conflict, match=r"a call of step charge of task .* may be on its way until 20"):
@@ -208,7 +208,7 @@ async def test_undo_repair_and_outlook_keep_the_same_late_call_margin(
         "UPDATE step SET complete_by = clock_timestamp() - interval '1 minute', quarantine_s = 60 WHERE name = 'charge'"
     )
     with margin_of_an_hour(store):
-        await store.store.request_undo(asked(task_id))
+        await store.store.requests.undo(asked(task_id))
         assert not await forced_on(store, said(task_id, "charge", CLOSED))
         over = store.step(task_id, "charge")["complete_by"] + timedelta(hours=1)
         assert store.row(task_id)["not_before"] == over
@@ -281,10 +281,10 @@ async def test_new_request_for_undo_opens_skipped_entries_not_closed_ones(
 ) -> None:
     await refund_refused(store, task_id)
     await carry_out(store.store, reads, said(task_id, "stock", SKIPPED))
-    await store.store.undo_fail(await begun_undo(store, task_id, "charge"), "charge", REFUSED)
+    await store.store.undo.fail(await begun_undo(store, task_id, "charge"), "charge", REFUSED)
     await carry_out(store.store, reads, said(task_id, "charge", CLOSED))
     assert store.row(task_id)["state"] == "CompensationFailed"
-    await store.store.request_undo(asked(task_id))
+    await store.store.requests.undo(asked(task_id))
     assert await undo_the_rest(store, task_id, "stock") is AttemptEnd.COMPENSATED
     assert store.log(task_id) == [(1, "stock", "Undone"), (2, "charge", "ClosedByHand"), (3, "ship", "Undone")]
 
@@ -292,7 +292,7 @@ async def test_new_request_for_undo_opens_skipped_entries_not_closed_ones(
 async def begun_undo(store: StoreBench, task_id: str, step: str) -> Hold:
     """An attempt that has begun the undo of this step."""
     hold = await store.claim(task_id)
-    assert (await store.store.undo_advance(hold, begin=undo(step))).grant is not None
+    assert (await store.store.undo.advance(hold, begin=undo(step))).grant is not None
     return hold
 
 
@@ -313,9 +313,9 @@ async def test_repair_of_another_entry_does_not_cut_a_quarantine_short(
 ) -> None:
     hold = await undoing(store, task_id, "ship")
     store.owner("UPDATE step SET quarantine_s = 600 WHERE task_id = %(id)s AND name = 'charge'", id=task_id)
-    await store.store.undo_advance(hold, begin=undo("ship"))
-    await store.store.undo_advance(hold, done="ship", calls=1, begin=undo("charge"))
-    report = await store.store.undo_advance(hold, done="charge", calls=1, begin=undo("stock"))
+    await store.store.undo.advance(hold, begin=undo("ship"))
+    await store.store.undo.advance(hold, done="ship", calls=1, begin=undo("charge"))
+    report = await store.store.undo.advance(hold, done="charge", calls=1, begin=undo("stock"))
     assert report.end is AttemptEnd.RELEASED
     due = store.row(task_id)["not_before"]
     assert await carry_out(store.store, reads, said(task_id, "stock", CLOSED)) == "accepted"
@@ -326,14 +326,14 @@ async def test_repair_of_another_entry_does_not_cut_a_quarantine_short(
 async def test_asking_again_for_undo_cuts_no_quarantine_short(store: StoreBench, task_id: str) -> None:
     await store.begun(task_id)
     store.owner("UPDATE step SET quarantine_s = 3600 WHERE name = 'stock'")
-    await store.store.request_undo(asked(task_id))
+    await store.store.requests.undo(asked(task_id))
     hold = await store.claim(task_id)
-    assert (await store.store.undo_advance(hold, begin=undo("stock"))).grant is not None
-    assert (await store.store.undo_advance(hold, done="stock", calls=1)).end == "Released"
-    await store.store.repair_undo(task_id, "stock", SKIPPED, requester="ada", reason="wait")
+    assert (await store.store.undo.advance(hold, begin=undo("stock"))).grant is not None
+    assert (await store.store.undo.advance(hold, done="stock", calls=1)).end == "Released"
+    await store.store.requests.repair_undo(task_id, "stock", SKIPPED, requester="ada", reason="wait")
     hold = await store.claim(task_id)
-    assert (await store.store.undo_advance(hold)).end == "UndoFailed"
-    await store.store.request_undo(asked(task_id))
+    assert (await store.store.undo.advance(hold)).end == "UndoFailed"
+    await store.store.requests.undo(asked(task_id))
     (row,) = store.owner("SELECT not_before - clock_timestamp() AS left FROM task")
     assert row["left"] > timedelta(minutes=59)
 

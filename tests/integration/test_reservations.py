@@ -16,7 +16,7 @@ from tests.integration.store_bench import StoreBench, begin, undo
 @pytest.mark.demand("E1", "E3")
 async def test_beginning_reserves_the_allowance_out_of_the_budget(store: StoreBench, task_id: str) -> None:
     hold = await store.claimed(task_id)
-    report = await store.store.advance(hold, begin=begin("stock", calls=4, within_s=30.0))
+    report = await store.store.forward.advance(hold, begin=begin("stock", calls=4, within_s=30.0))
     assert report.grant is not None
     assert report.grant.calls == 4
     assert 29 < report.grant.within_s <= 30
@@ -30,7 +30,7 @@ async def test_completion_returns_what_was_certainly_not_used(
     store: StoreBench, task_id: str, used: int | None, left: int
 ) -> None:
     hold = await store.begun(task_id)
-    await store.store.advance(hold, done="stock", result={}, calls=used)
+    await store.store.forward.advance(hold, done="stock", result={}, calls=used)
     assert store.step(task_id, "stock")["budget_left"] == left
 
 
@@ -38,7 +38,7 @@ async def test_completion_returns_what_was_certainly_not_used(
 async def test_second_call_in_one_attempt_reserves_anew_and_keeps_the_deadline(store: StoreBench, task_id: str) -> None:
     hold = await store.begun(task_id)
     before = store.step(task_id, "stock")
-    report = await store.store.advance(hold, begin=begin("stock", within_s=3600.0))
+    report = await store.store.forward.advance(hold, begin=begin("stock", within_s=3600.0))
     after = store.step(task_id, "stock")
     assert report.grant is not None
     assert report.grant.within_s <= 60
@@ -54,7 +54,7 @@ async def test_new_attempt_gets_a_new_deadline_and_the_rest_of_the_budget(store:
     await recovered(store, task_id)
     before = store.step(task_id, "stock")
     hold = await store.claim(task_id)
-    report = await store.store.advance(hold, begin=begin("stock"))
+    report = await store.store.forward.advance(hold, begin=begin("stock"))
     after = store.step(task_id, "stock")
     assert report.grant is not None
     assert report.grant.within_s > 59
@@ -65,11 +65,11 @@ async def test_new_attempt_gets_a_new_deadline_and_the_rest_of_the_budget(store:
 @pytest.mark.demand("F7")
 async def test_deadline_of_a_step_never_moves_back(store: StoreBench, task_id: str) -> None:
     hold = await store.claimed(task_id)
-    await store.store.advance(hold, begin=begin("stock", within_s=3600.0))
+    await store.store.forward.advance(hold, begin=begin("stock", within_s=3600.0))
     before = store.step(task_id, "stock")["complete_by"]
-    await store.store.release(hold, "draining", step="stock", sent=None, delay=AT_ONCE)
+    await store.store.steps.release(hold, "draining", step="stock", sent=None, delay=AT_ONCE)
     hold = await store.claim(task_id)
-    await store.store.advance(hold, begin=begin("stock", within_s=1.0))
+    await store.store.forward.advance(hold, begin=begin("stock", within_s=1.0))
     assert store.step(task_id, "stock")["complete_by"] == before
 
 
@@ -80,11 +80,11 @@ async def test_reservations_of_all_attempts_never_exceed_the_budget(store: Store
     granted = []
     while True:
         hold = await store.claim(task_id)
-        report = await store.store.advance(hold, begin=begin("stock", calls=4))
+        report = await store.store.forward.advance(hold, begin=begin("stock", calls=4))
         if report.grant is None:
             break
         granted.append(report.grant.calls)
-        await store.store.release(hold, "called, and then drained", step="stock", sent=None, delay=AT_ONCE)
+        await store.store.steps.release(hold, "called, and then drained", step="stock", sent=None, delay=AT_ONCE)
     assert granted == [4, 4, 1]
     assert report.end is AttemptEnd.GAVE_UP
     assert "budget" in report.cause
@@ -98,9 +98,9 @@ async def test_reservations_of_all_attempts_never_exceed_the_budget(store: Store
 async def test_next_step_without_budget_gives_up_behind_the_written_boundary(store: StoreBench, task_id: str) -> None:
     hold = await store.begun(task_id)
     store.owner("UPDATE step SET budget_left = 0 WHERE name = 'charge'")
-    report = await store.store.advance(hold, done="stock", result={}, calls=1, begin=begin("charge"))
+    report = await store.store.forward.advance(hold, done="stock", result={}, calls=1, begin=begin("charge"))
     assert (report.end, report.grant) == (None, None)
-    report = await store.store.advance(hold, begin=begin("charge"))
+    report = await store.store.forward.advance(hold, begin=begin("charge"))
     assert report.end is AttemptEnd.GAVE_UP
     assert store.step(task_id, "stock")["state"] == "Completed"
     assert store.step(task_id, "charge")["state"] == "NotStarted"
@@ -114,7 +114,7 @@ async def test_release_returns_of_the_reservation_what_was_certainly_not_sent(
     store: StoreBench, task_id: str, sent: int | None, left: int
 ) -> None:
     hold = await store.begun(task_id)
-    await store.store.release(hold, "draining", step="stock", sent=sent, delay=timedelta(seconds=30))
+    await store.store.steps.release(hold, "draining", step="stock", sent=sent, delay=timedelta(seconds=30))
     row = store.row(task_id)
     assert (row["state"], row["locked_by"], row["failure_count"]) == ("Pending", None, 0)
     assert row["not_before"] > row["updated_at"] + timedelta(seconds=29)
@@ -125,14 +125,14 @@ async def test_release_returns_of_the_reservation_what_was_certainly_not_sent(
 @pytest.mark.demand("E4")
 async def test_undo_reserves_out_of_its_own_budget(store: StoreBench, task_id: str) -> None:
     hold = await undoing(store, task_id)
-    report = await store.store.undo_advance(hold, begin=undo("charge", calls=7))
+    report = await store.store.undo.advance(hold, begin=undo("charge", calls=7))
     assert report.grant is not None
     assert report.grant.calls == 7
     step = store.step(task_id, "charge")
     assert (step["budget_left"], step["undo_budget_left"], step["state"]) == (6, 23, "Undoing")
-    await store.store.undo_advance(hold, done="charge", calls=2, begin=undo("stock"))
+    await store.store.undo.advance(hold, done="charge", calls=2, begin=undo("stock"))
     assert store.step(task_id, "charge")["undo_budget_left"] == 28
-    await store.store.release(hold, "draining", step="stock", sent=0, delay=AT_ONCE)
+    await store.store.steps.release(hold, "draining", step="stock", sent=0, delay=AT_ONCE)
     assert store.step(task_id, "stock")["undo_budget_left"] == 30
     assert store.row(task_id)["state"] == "Compensating"
 
@@ -141,7 +141,7 @@ async def test_undo_reserves_out_of_its_own_budget(store: StoreBench, task_id: s
 async def test_giving_up_brings_only_the_tasks_own_deadline_forward(store: StoreBench, task_id: str) -> None:
     hold = await store.begun(task_id)
     before = store.step(task_id, "stock")
-    report = await store.store.give_up(hold, "stock", "no more calls")
+    report = await store.store.steps.give_up(hold, "stock", "no more calls")
     assert report.end is AttemptEnd.GAVE_UP
     assert store.step(task_id, "stock") == {**before, "gave_up": True}
     (found,) = await store.supervision.expired(window=WINDOW, page=10, after=(None, ""))
@@ -152,10 +152,10 @@ async def test_giving_up_brings_only_the_tasks_own_deadline_forward(store: Store
 @pytest.mark.demand("B4", "C9")
 async def test_deadline_of_a_task_is_the_earliest_of_its_running_steps(store: StoreBench, task_id: str) -> None:
     hold = await store.claimed(task_id, "provisioning")
-    await store.store.advance(hold, begin=begin("address", "provisioning", within_s=10.0))
-    await store.store.advance(hold, begin=begin("disk", "provisioning", within_s=50.0))
+    await store.store.forward.advance(hold, begin=begin("address", "provisioning", within_s=10.0))
+    await store.store.forward.advance(hold, begin=begin("disk", "provisioning", within_s=50.0))
     assert store.row(task_id)["complete_by"] == store.step(task_id, "address")["complete_by"]
-    await store.store.advance(hold, done="address", result={}, calls=1)
+    await store.store.forward.advance(hold, done="address", result={}, calls=1)
     assert store.row(task_id)["complete_by"] == store.step(task_id, "disk")["complete_by"]
 
 
@@ -169,10 +169,10 @@ async def test_giving_up_returns_what_was_certainly_not_sent(
     store: StoreBench, task_id: str, unknown: bool, sent: int | None, left: int, reserved: int
 ) -> None:
     hold = await store.begun(task_id)
-    await store.store.give_up(hold, "stock", "503", unknown=unknown, sent=sent)
-    await store.store.give_up(hold, "stock", "503", unknown=unknown, sent=sent)
+    await store.store.steps.give_up(hold, "stock", "503", unknown=unknown, sent=sent)
+    await store.store.steps.give_up(hold, "stock", "503", unknown=unknown, sent=sent)
     step = (await store.task(task_id)).step("stock")
-    assert (step.budget_left, step.reserved) == (left, reserved)
+    assert (step.calls_left, step.reserved) == (left, reserved)
 
 
 @pytest.mark.failure(31)
@@ -182,12 +182,12 @@ async def test_key_that_was_certainly_never_sent_does_not_age(store: StoreBench,
     hold = await store.begun(task_id)
     store.owner("UPDATE step SET key_since = key_since - interval '2 days' WHERE name = 'stock'")
     if how == "released":
-        await store.store.release(hold, "no worker", step="stock", sent=0, delay=timedelta(0))
+        await store.store.steps.release(hold, "no worker", step="stock", sent=0, delay=timedelta(0))
     else:
-        await store.store.give_up(hold, "stock", "503", unknown=False, sent=1)
+        await store.store.steps.give_up(hold, "stock", "503", unknown=False, sent=1)
         await recovered(store, task_id)
     again = await store.claim(task_id)
-    report = await store.store.advance(again, begin=begin("stock"))
+    report = await store.store.forward.advance(again, begin=begin("stock"))
     assert report.grant is not None
     assert (report.grant.unknown, report.grant.key_age_s < 60) == (False, True)
 
@@ -196,7 +196,7 @@ async def test_key_that_was_certainly_never_sent_does_not_age(store: StoreBench,
 @pytest.mark.demand("C5", "D6")
 async def test_pause_that_a_service_wishes_for_is_kept_by_the_supervisor(store: StoreBench, task_id: str) -> None:
     hold = await store.begun(task_id)
-    await store.store.give_up(hold, "stock", "503", unknown=False, sent=1, pause_s=3600)
+    await store.store.steps.give_up(hold, "stock", "503", unknown=False, sent=1, pause_s=3600)
     await recovered(store, task_id)
     (row,) = store.owner(
         "SELECT extract(epoch FROM not_before - clock_timestamp())::int AS pause_s FROM task WHERE task_id = %(id)s",

@@ -23,7 +23,7 @@ async def test_resubmission_has_a_fresh_budget_and_says_who_and_why(store: Store
         {"a": [1, 2]},
     )
     hold = await store.claim(task_id)
-    assert (await store.store.advance(hold, begin=begin("stock"))).grant is not None
+    assert (await store.store.forward.advance(hold, begin=begin("stock"))).grant is not None
 
 
 @pytest.mark.demand("C2", "C5")
@@ -43,12 +43,12 @@ async def test_key_stays_after_an_earlier_call_and_rises_after_none(
     store: StoreBench, task_id: str, sent: int | None, generation: int
 ) -> None:
     hold = await store.begun(task_id)
-    await store.store.release(hold, "draining", step="stock", sent=sent, delay=AT_ONCE)
+    await store.store.steps.release(hold, "draining", step="stock", sent=sent, delay=AT_ONCE)
     hold = await store.claim(task_id)
-    grant = (await store.store.advance(hold, begin=begin("stock"))).grant
+    grant = (await store.store.forward.advance(hold, begin=begin("stock"))).grant
     assert grant is not None
     assert grant.unknown is (sent != 0), "the Agent is told, and says so with what it reports"
-    await store.store.fail(hold, "stock", REFUSED, unknown=grant.unknown, then="error")
+    await store.store.forward.fail(hold, "stock", REFUSED, unknown=grant.unknown, then="error")
     await resubmit(store, task_id)
     assert store.step(task_id, "stock")["key_generation"] == generation
 
@@ -56,10 +56,10 @@ async def test_key_stays_after_an_earlier_call_and_rises_after_none(
 @pytest.mark.demand("C2", "C15")
 async def test_key_rises_after_an_earlier_call_that_was_asked_about(store: StoreBench, task_id: str) -> None:
     hold = await store.begun(task_id)
-    await store.store.release(hold, "draining", step="stock", sent=None, delay=AT_ONCE)
+    await store.store.steps.release(hold, "draining", step="stock", sent=None, delay=AT_ONCE)
     hold = await store.claim(task_id)
-    await store.store.advance(hold, begin=begin("stock"))
-    await store.store.fail(hold, "stock", REFUSED, unknown=False, then="error")
+    await store.store.forward.advance(hold, begin=begin("stock"))
+    await store.store.forward.fail(hold, "stock", REFUSED, unknown=False, then="error")
     await resubmit(store, task_id)
     assert store.step(task_id, "stock")["key_generation"] == 1
 
@@ -67,7 +67,7 @@ async def test_key_rises_after_an_earlier_call_that_was_asked_about(store: Store
 @pytest.mark.demand("G1", "B8")
 async def test_resubmission_repeats_only_the_step_that_failed(store: StoreBench, task_id: str) -> None:
     hold = await store.begun(task_id, step="charge")
-    await store.store.fail(hold, "charge", REFUSED, unknown=False, then="error")
+    await store.store.forward.fail(hold, "charge", REFUSED, unknown=False, then="error")
     before = store.step(task_id, "stock")
     await resubmit(store, task_id)
     assert store.step(task_id, "stock") == before
@@ -77,12 +77,12 @@ async def test_resubmission_repeats_only_the_step_that_failed(store: StoreBench,
 @pytest.mark.demand("G1")
 async def test_only_a_task_in_error_is_resubmitted(store: StoreBench, task_id: str) -> None:
     await store.submitted(task_id)
-    for make in (lambda: store.claim(task_id), lambda: store.store.request_undo(asked(task_id)), lambda: None):
+    for make in (lambda: store.claim(task_id), lambda: store.store.requests.undo(asked(task_id)), lambda: None):
         before = store.contents(task_id)
-        moved, after = await store.store.resubmit(task_id, requester="anna", reason="why", changes={})
+        moved, after = await store.store.requests.resubmit(task_id, requester="anna", reason="why", changes={})
         assert (moved, after and after.state) == (False, store.row(task_id)["state"])
         assert store.contents(task_id) == before
         made = make()
         if made is not None:
             await made
-    assert await store.store.resubmit("nobody", requester="anna", reason="why", changes={}) == (False, None)
+    assert await store.store.requests.resubmit("nobody", requester="anna", reason="why", changes={}) == (False, None)

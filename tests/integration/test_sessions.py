@@ -128,7 +128,7 @@ async def test_no_default_of_a_role_or_database_disturbs_a_task(spoilt: Database
     async with open_store_bench(spoilt) as store, open_reads(spoilt.app) as reads:
         await store.processed(task_id)
         asked = UndoRequest(task_id=task_id, requester="cli:Zoë", reason="späť 退款")
-        assert (await store.store.request_undo(asked)).verdict == "accepted"
+        assert (await store.store.requests.undo(asked)).verdict == "accepted"
         page = await reads.page(task_id)
         assert page.task.state is TaskState.COMPENSATING
         assert page.events[-1].actor == "cli:Zoë"
@@ -177,7 +177,7 @@ async def test_store_that_turns_read_only_is_out_of_reach_by_name(
     with read_only(templates):
         await eventually(lambda: takes_no_writes(store))
         with pytest.raises(Unreachable, match=r"state store at \S+ is read-only: "):
-            await store.store.claim("worker", [(d.name, d.version) for d in registry()], 1, [task_id])
+            await store.store.claims.claim("worker", [(d.name, d.version) for d in registry()], 1, [task_id])
     monkeypatch.undo()
     assert (await store.claim(task_id)).task_id == task_id
 

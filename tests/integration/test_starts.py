@@ -189,7 +189,7 @@ async def test_task_released_by_another_is_claimed_when_its_pause_is_over(
     async with dispatching(store, client):
         await store.submitted(f"{task_id}-1")
         await claimed(store, f"{task_id}-1")
-        await store.store.release(hold, "draining", step="stock", sent=None, delay=timedelta(seconds=0.5))
+        await store.store.steps.release(hold, "draining", step="stock", sent=None, delay=timedelta(seconds=0.5))
 
         async def again() -> bool:
             return store.row(task_id)["epoch"] == 2
@@ -233,7 +233,7 @@ async def test_undo_that_may_probe_a_service_is_claimed_at_once(
 ) -> None:
     """Whichever of the two sides of the dispatcher has looked at the service first."""
     await store.begun(task_id)
-    await store.store.request_undo(UndoRequest(task_id=task_id, requester="anna", reason="by mistake"))
+    await store.store.requests.undo(UndoRequest(task_id=task_id, requester="anna", reason="by mistake"))
     for n in range(BREAKER.failures):
         await store.breakers.failed("stock", task_id, "503", report=str(n))
     store.breakers._looked_at = float("-inf")

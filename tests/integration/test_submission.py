@@ -210,12 +210,12 @@ async def test_recovery_undo_and_resubmission_are_never_refused_by_a_cap(store: 
         await store.submitted(f"t-{n}")
     full = desk(store, pending=1, in_flight=1)
     assert isinstance(await full.submit(full.parse(message("t-9"))), Refused)
-    await store.store.fail(failed, "stock", {"message": "no"}, unknown=False, then="error")
-    assert (await store.store.resubmit("t-2", requester="a", reason="b", changes={}))[0]
+    await store.store.forward.fail(failed, "stock", {"message": "no"}, unknown=False, then="error")
+    assert (await store.store.requests.resubmit("t-2", requester="a", reason="b", changes={}))[0]
     store.expire("t-1")
     (found,) = await store.supervision.expired(window=timedelta(days=1), page=9, after=(None, ""))
     assert await store.supervision.recover([decide(found)], "supervisor") == [("t-1", hold.locked_by)]
-    verdict = await store.store.request_undo(UndoRequest(task_id="t-3", requester="a", reason="b"))
+    verdict = await store.store.requests.undo(UndoRequest(task_id="t-3", requester="a", reason="b"))
     assert verdict.verdict == "accepted"
     states = {r["task_id"]: r["state"] for r in store.owner("SELECT task_id, state FROM task")}
     assert (states["t-1"], states["t-2"], states["t-3"]) == ("Pending", "Pending", "Compensating")

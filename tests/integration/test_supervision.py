@@ -119,14 +119,16 @@ async def test_sweep_that_slept_before_its_write_evicts_nobody_who_moved_on(
         # as after a clock that was set back: the deadline is still to come
         store.owner("UPDATE task SET complete_by = clock_timestamp() + interval '1 minute'")
     else:
-        await store.store.release(hold, "draining", step="stock", sent=0, delay=timedelta(0))
+        await store.store.steps.release(hold, "draining", step="stock", sent=0, delay=timedelta(0))
         hold = await store.claim(task_id, "run-2")
-        assert (await store.store.advance(hold, begin=begin("stock"))).grant is not None
-    assert (await store.store.advance(hold, done="stock", result={}, calls=1, begin=begin("charge"))).grant is not None
+        assert (await store.store.forward.advance(hold, begin=begin("stock"))).grant is not None
+    assert (
+        await store.store.forward.advance(hold, done="stock", result={}, calls=1, begin=begin("charge"))
+    ).grant is not None
     before = store.contents(task_id)
     assert await store.supervision.recover([decide(read)], "supervisor") == []
     assert store.contents(task_id) == before
-    assert (await store.store.advance(hold, done="charge", result={}, calls=1)).end is None
+    assert (await store.store.forward.advance(hold, done="charge", result={}, calls=1)).end is None
 
 
 @pytest.mark.failure(46)
@@ -274,7 +276,7 @@ async def test_uncounted_expiry_costs_no_calls_and_leaves_outcomes_unknown(store
         step = store.step(task_id, "stock")
         assert (step["budget"], step["budget_left"]) == (9 + 3 * n, 9)
         hold = await store.claim(task_id, f"run-{n}")
-        grant = (await store.store.advance(hold, begin=begin("stock"))).grant
+        grant = (await store.store.forward.advance(hold, begin=begin("stock"))).grant
         assert grant is not None
         assert (grant.calls, grant.unknown) == (3, True)
     (event,) = store.owner("SELECT detail FROM event WHERE kind = 'expired' ORDER BY number LIMIT 1")
@@ -290,7 +292,7 @@ async def test_failures_of_one_branch_cost_its_sibling_nothing(store: StoreBench
     for n in range(2):
         hold = await store.claim(task_id, f"run-{n}")
         for step in ("address", "disk"):
-            assert (await store.store.advance(hold, begin=begin(step, "provisioning"))).grant is not None
+            assert (await store.store.forward.advance(hold, begin=begin(step, "provisioning"))).grant is not None
         store.owner("UPDATE task SET complete_by = clock_timestamp()")
         store.owner("UPDATE step SET complete_by = clock_timestamp() WHERE name = 'address'")
         assert (await sweep(store)).changed == 1
@@ -303,8 +305,8 @@ async def test_failures_of_one_branch_cost_its_sibling_nothing(store: StoreBench
 @pytest.mark.demand("D5", "E1")
 async def test_release_of_one_branch_costs_its_sibling_no_calls(store: StoreBench, task_id: str) -> None:
     hold = await store.begun(task_id, "provisioning", "address")
-    assert (await store.store.advance(hold, begin=begin("disk", "provisioning"))).grant is not None
-    await store.store.release(hold, "draining", step="address", sent=1, delay=timedelta(0))
+    assert (await store.store.forward.advance(hold, begin=begin("disk", "provisioning"))).grant is not None
+    await store.store.steps.release(hold, "draining", step="address", sent=1, delay=timedelta(0))
     address, disk = store.step(task_id, "address"), store.step(task_id, "disk")
     assert (address["budget_left"], address["budget"]) == (8, 9)
     assert (disk["budget_left"], disk["budget"]) == (9, 12)
@@ -463,7 +465,7 @@ async def test_claims_after_an_outage_come_at_the_pace(store: StoreBench, task_i
     claimed = 0
     async with asyncio.timeout(PATIENCE_S):
         while claimed < 100:
-            claimed += len(await store.store.claim("worker", LOADED, 1_000))
+            claimed += len(await store.store.claims.claim("worker", LOADED, 1_000))
     rows = store.owner(
         "SELECT extract(epoch FROM e.at - s.started_at)::float8 AS after_s"
         " FROM event AS e, sweep AS s WHERE e.kind = 'claimed' AND e.epoch = 2 ORDER BY 1"
@@ -525,7 +527,7 @@ async def test_tasks_that_wait_on_purpose_or_are_held_are_no_alert(store: StoreB
 async def asked(store: StoreBench, task_id: str, minutes: int) -> None:
     """A task whose undo was asked for so long ago."""
     await store.begun(task_id, step="charge")
-    await store.store.request_undo(UndoRequest(task_id=task_id, requester="anna", reason="by mistake"))
+    await store.store.requests.undo(UndoRequest(task_id=task_id, requester="anna", reason="by mistake"))
     since(store, task_id, minutes)
 
 
@@ -557,7 +559,7 @@ async def test_tasks_without_progress_are_one_alert_a_definition_and_hour(
     for name, ago_s in (("slow", within_s + 290), ("stuck", within_s + 310), ("worse", within_s + 400)):
         hold = await store.claimed(name)
         for n in range(3):
-            await store.store.release(hold, "no worker has the queue", sent=0, delay=timedelta(0))
+            await store.store.steps.release(hold, "no worker has the queue", sent=0, delay=timedelta(0))
             hold = await store.claim(name, f"run-{n}")
         store.owner(
             "UPDATE task SET progress_at = clock_timestamp() - make_interval(secs => %(s)s) WHERE task_id = %(id)s",
@@ -573,8 +575,8 @@ async def test_tasks_without_progress_are_one_alert_a_definition_and_hour(
         message,
     )
     store.owner("DELETE FROM alert")
-    assert (await store.store.advance(hold, begin=begin("stock"))).grant is not None
-    await store.store.advance(hold, done="stock", result={}, calls=1)
+    assert (await store.store.forward.advance(hold, begin=begin("stock"))).grant is not None
+    await store.store.forward.advance(hold, done="stock", result={}, calls=1)
     await sweep(store)
     (message,) = alerts(store, "no_progress")
     assert "1 tasks are open without progress, the longest, stuck," in message
@@ -602,7 +604,7 @@ async def test_undo_that_does_not_finish_is_one_alert_and_shown_as_stalled(
         store.owner("UPDATE task SET not_before = clock_timestamp() + interval '3 minutes'")
     if where == "held":
         hold = await store.claim(task_id)
-        assert (await store.store.undo_advance(hold, begin=undo("charge"))).grant is not None
+        assert (await store.store.undo.advance(hold, begin=undo("charge"))).grant is not None
     for _ in range(2):
         await sweep(store)
     found = store.owner("SELECT task_id, message FROM alert WHERE kind = 'undo_stalled'")
@@ -632,11 +634,11 @@ async def test_undo_that_is_asked_for_anew_and_stalls_again_is_another_alert(sto
     await asked(store, task_id, 11)
     await sweep(store)
     hold = await store.claim(task_id)
-    await store.store.undo_advance(hold, begin=undo("charge"))
-    await store.store.undo_fail(hold, "charge", {"message": "never"})
+    await store.store.undo.advance(hold, begin=undo("charge"))
+    await store.store.undo.fail(hold, "charge", {"message": "never"})
     assert store.row(task_id)["state"] == TaskState.COMPENSATION_FAILED
     store.owner("UPDATE alert SET raised_at = raised_at - interval '1 hour'")
-    await store.store.request_undo(UndoRequest(task_id=task_id, requester="anna", reason="it is mended"))
+    await store.store.requests.undo(UndoRequest(task_id=task_id, requester="anna", reason="it is mended"))
     await sweep(store)
     assert len(alerts(store, "undo_stalled")) == 1
     since(store, task_id, 12)

@@ -9,7 +9,7 @@ import pytest
 
 from domain.attempts import AttemptEnd
 from domain.states import StepState, TaskState
-from store.state_store import Hold
+from store.claims import Hold
 from tests.integration.situations import (
     AT_ONCE,
     REFUSED,
@@ -52,13 +52,13 @@ async def test_step_without_an_undo_is_not_logged(store: StoreBench, task_id: st
 async def test_step_that_begins_again_keeps_its_place_in_the_log(store: StoreBench, task_id: str) -> None:
     hold = await store.claimed(task_id, "provisioning")
     for name in ("disk", "address"):
-        await store.store.advance(hold, begin=begin(name, "provisioning"))
+        await store.store.forward.advance(hold, begin=begin(name, "provisioning"))
     first = store.log(task_id)
     assert [name for _, name, _ in first] == ["disk", "address"]
     await recovered(store, task_id)
     hold = await store.claim(task_id)
     for name in ("address", "disk"):
-        assert (await store.store.advance(hold, begin=begin(name, "provisioning"))).grant is not None
+        assert (await store.store.forward.advance(hold, begin=begin(name, "provisioning"))).grant is not None
     assert store.log(task_id) == first
 
 
@@ -69,8 +69,8 @@ async def test_undo_runs_from_the_step_that_began_last_to_the_first(store: Store
     names = [e.step for e in (await store.task(task_id)).undo_log]
     assert names == ["ship", "charge", "stock"]
     for name in names:
-        assert (await store.store.undo_advance(hold, begin=undo(name))).grant is not None
-        report = await store.store.undo_advance(hold, done=name, calls=1)
+        assert (await store.store.undo.advance(hold, begin=undo(name))).grant is not None
+        report = await store.store.undo.advance(hold, done=name, calls=1)
     assert report.end is AttemptEnd.COMPENSATED
     assert store.log(task_id) == [(1, "stock", "Undone"), (2, "charge", "Undone"), (3, "ship", "Undone")]
     assert [s.state for s in (await store.task(task_id)).steps] == [StepState.UNDONE] * 3 + [StepState.NOT_STARTED]
@@ -82,26 +82,26 @@ async def test_undo_runs_from_the_step_that_began_last_to_the_first(store: Store
 async def test_undo_of_a_step_before_its_turn_is_not_begun(store: StoreBench, task_id: str, wrong: str) -> None:
     hold = await undoing(store, task_id, "ship")
     before = store.contents(task_id)
-    assert (await store.store.undo_advance(hold, begin=undo(wrong))).grant is None
+    assert (await store.store.undo.advance(hold, begin=undo(wrong))).grant is None
     assert store.contents(task_id) == before
 
 
 @pytest.mark.demand("F1")
 async def test_task_that_has_begun_nothing_is_compensated_at_once(store: StoreBench, task_id: str) -> None:
     await store.submitted(task_id)
-    await store.store.request_undo(asked(task_id))
+    await store.store.requests.undo(asked(task_id))
     hold = await store.claim(task_id)
     for _ in range(2):
-        assert (await store.store.undo_advance(hold)).end is AttemptEnd.COMPENSATED
+        assert (await store.store.undo.advance(hold)).end is AttemptEnd.COMPENSATED
     assert store.kinds(task_id) == ["submitted", "confirmed", "undo_requested", "claimed", "compensated"]
 
 
 @pytest.mark.demand("F9")
 async def test_failed_undo_says_what_is_undone_failed_and_not_tried(store: StoreBench, task_id: str) -> None:
     hold = await undoing(store, task_id, "ship")
-    await store.store.undo_advance(hold, begin=undo("ship"))
-    await store.store.undo_advance(hold, done="ship", calls=1, begin=undo("charge"))
-    await store.store.undo_fail(hold, "charge", {"step": "charge", "message": "never"})
+    await store.store.undo.advance(hold, begin=undo("ship"))
+    await store.store.undo.advance(hold, done="ship", calls=1, begin=undo("charge"))
+    await store.store.undo.fail(hold, "charge", {"step": "charge", "message": "never"})
     assert store.log(task_id) == [(1, "stock", "Logged"), (2, "charge", "Failed"), (3, "ship", "Undone")]
     row = store.row(task_id)
     assert (row["state"], row["locked_by"], row["error"]["message"]) == ("CompensationFailed", None, "never")
@@ -120,10 +120,10 @@ async def test_age_of_a_step_counts_from_its_first_possible_effect(
     store.owner("UPDATE step SET key_since = key_since - interval '40 days' WHERE name = 'stock'")
     await recovered(store, task_id)
     hold = await store.claim(task_id)
-    assert (await store.store.advance(hold, begin=begin("stock"))).grant is not None
-    await store.store.fail(hold, "stock", REFUSED, unknown=unknown, then="undo")
+    assert (await store.store.forward.advance(hold, begin=begin("stock"))).grant is not None
+    await store.store.forward.fail(hold, "stock", REFUSED, unknown=unknown, then="undo")
     hold = await store.claim(task_id)
-    grant = (await store.store.undo_advance(hold, begin=undo("stock"))).grant
+    grant = (await store.store.undo.advance(hold, begin=undo("stock"))).grant
     assert grant is not None
     assert grant.key_age_s == pytest.approx(40 * 24 * 3600 if unknown else 0, abs=60)
 
@@ -131,16 +131,16 @@ async def test_age_of_a_step_counts_from_its_first_possible_effect(
 async def undone(store: StoreBench, hold: Hold, *steps: str) -> None:
     """Undo these steps, of which nothing else is left."""
     for step in steps:
-        await store.store.undo_advance(hold, begin=undo(step))
-        await store.store.undo_advance(hold, done=step, calls=1)
+        await store.store.undo.advance(hold, begin=undo(step))
+        await store.store.undo.advance(hold, done=step, calls=1)
 
 
 @pytest.mark.failure(34)
 @pytest.mark.demand("F9")
 async def test_compensated_task_shows_why_it_was_undone(store: StoreBench, task_id: str) -> None:
     hold = await store.begun(task_id, step="charge")
-    await store.store.fail(hold, "charge", {"step": "charge", "message": "declined"}, unknown=True, then="undo")
-    await store.store.undo_advance(await store.claim(task_id), begin=undo("charge"))
+    await store.store.forward.fail(hold, "charge", {"step": "charge", "message": "declined"}, unknown=True, then="undo")
+    await store.store.undo.advance(await store.claim(task_id), begin=undo("charge"))
     await recovered(store, task_id)
     await undone(store, await store.claim(task_id), "charge", "stock")
     row = store.row(task_id)
@@ -151,7 +151,7 @@ async def test_compensated_task_shows_why_it_was_undone(store: StoreBench, task_
 @pytest.mark.demand("F9", "F11")
 async def test_undo_repeated_after_a_failure_ends_without_an_error(store: StoreBench, task_id: str) -> None:
     await undo_failed(store, task_id)
-    assert (await store.store.request_undo(asked(task_id))).verdict == "accepted"
+    assert (await store.store.requests.undo(asked(task_id))).verdict == "accepted"
     await undone(store, await store.claim(task_id), "charge", "stock")
     row = store.row(task_id)
     assert (row["state"], row["error"]) == ("Compensated", None)
@@ -175,11 +175,11 @@ async def test_undo_has_the_same_key_in_every_attempt_whatever_ends_them(store: 
     hold = await undo_begun(store, task_id)
     await recovered(store, task_id)
     hold = await store.claim(task_id)
-    await store.store.undo_advance(hold, begin=undo("charge"))
-    await store.store.release(hold, "draining", step="charge", sent=None, delay=AT_ONCE)
+    await store.store.undo.advance(hold, begin=undo("charge"))
+    await store.store.steps.release(hold, "draining", step="charge", sent=None, delay=AT_ONCE)
     hold = await store.claim(task_id)
-    await store.store.undo_advance(hold, begin=undo("charge"))
-    await store.store.give_up(hold, "charge", "no more calls")
+    await store.store.undo.advance(hold, begin=undo("charge"))
+    await store.store.steps.give_up(hold, "charge", "no more calls")
     await recovered(store, task_id)
     assert await generations(store, task_id) == {"charge": 0, "stock": 0}
 
@@ -189,17 +189,17 @@ async def test_undo_has_the_same_key_in_every_attempt_whatever_ends_them(store: 
 async def test_second_undo_after_a_quarantine_has_another_key_which_stays(store: StoreBench, task_id: str) -> None:
     hold = await undoing(store, task_id)
     store.owner("UPDATE step SET quarantine_s = 60 WHERE name = 'charge'")
-    await store.store.undo_advance(hold, begin=undo("charge"))
+    await store.store.undo.advance(hold, begin=undo("charge"))
     assert await generations(store, task_id) == {"charge": 0, "stock": 0}
-    assert (await store.store.undo_advance(hold, done="charge", calls=1)).end is AttemptEnd.RELEASED
+    assert (await store.store.undo.advance(hold, done="charge", calls=1)).end is AttemptEnd.RELEASED
     for _ in range(2):
         assert await generations(store, task_id) == {"charge": 1, "stock": 0}
         hold = await store.claim(task_id)
-        await store.store.undo_advance(hold, begin=undo("charge"))
+        await store.store.undo.advance(hold, begin=undo("charge"))
         await recovered(store, task_id)
     hold = await store.claim(task_id)
-    await store.store.undo_advance(hold, begin=undo("charge"))
-    await store.store.undo_advance(hold, done="charge", calls=1, begin=undo("stock"))
+    await store.store.undo.advance(hold, begin=undo("charge"))
+    await store.store.undo.advance(hold, done="charge", calls=1, begin=undo("stock"))
     assert await generations(store, task_id) == {"charge": 1, "stock": 0}
 
 
@@ -208,12 +208,12 @@ async def test_second_undo_after_a_quarantine_has_another_key_which_stays(store:
 async def test_undo_repeated_after_a_failure_has_a_new_key_where_not_done(store: StoreBench, task_id: str) -> None:
     await refund_refused(store, task_id)
     for n in range(1, 3):
-        assert (await store.store.request_undo(asked(task_id))).verdict == "accepted"
-        assert (await store.store.request_undo(asked(task_id))).verdict == "already"
+        assert (await store.store.requests.undo(asked(task_id))).verdict == "accepted"
+        assert (await store.store.requests.undo(asked(task_id))).verdict == "already"
         assert await generations(store, task_id) == {"ship": 0, "charge": n, "stock": n}
         hold = await store.claim(task_id)
-        await store.store.undo_advance(hold, begin=undo("charge"))
-        await store.store.undo_fail(hold, "charge", REFUSED)
+        await store.store.undo.advance(hold, begin=undo("charge"))
+        await store.store.undo.fail(hold, "charge", REFUSED)
 
 
 # --- undo on request ------------------------------------------------------------------------------------------
@@ -239,12 +239,12 @@ async def test_undo_request_is_answered_in_every_state(
 ) -> None:
     async def compensating() -> None:
         await store.begun(task_id)
-        await store.store.request_undo(asked(task_id))
+        await store.store.requests.undo(asked(task_id))
 
     async def compensated() -> None:
         await store.submitted(task_id)
-        await store.store.request_undo(asked(task_id))
-        await store.store.undo_advance(await store.claim(task_id))
+        await store.store.requests.undo(asked(task_id))
+        await store.store.undo.advance(await store.claim(task_id))
 
     made: dict[str, Callable[[], Awaitable[Any]]] = {
         "Pending": lambda: store.submitted(task_id),
@@ -259,7 +259,7 @@ async def test_undo_request_is_answered_in_every_state(
     await made[state]()
     before = store.contents(task_id)
     assert store.row(task_id)["state"] == state.split(",", maxsplit=1)[0]
-    found = await store.store.request_undo(asked(task_id))
+    found = await store.store.requests.undo(asked(task_id))
     assert found.verdict == verdict
     assert found.state == store.row(task_id)["state"]
     if verdict == "already":
@@ -273,7 +273,7 @@ async def test_undo_request_is_answered_in_every_state(
 
 
 async def test_undo_of_a_task_that_is_not_there_is_not_found(store: StoreBench) -> None:
-    assert (await store.store.request_undo(asked("nobody"))).verdict == "not_found"
+    assert (await store.store.requests.undo(asked("nobody"))).verdict == "not_found"
 
 
 @pytest.mark.demand("F1", "F12")
@@ -284,11 +284,11 @@ async def test_undo_past_the_pivot_is_refused_naming_it(store: StoreBench, task_
     else:
         hold = await store.begun(task_id, "provisioning", "name")
         if how != "running":
-            report = await store.store.fail(hold, "name", REFUSED, unknown=True, then="undo")
+            report = await store.store.forward.fail(hold, "name", REFUSED, unknown=True, then="undo")
             assert report.end is AttemptEnd.PERMANENT_FAULT
             assert store.row(task_id)["state"] == "Error"
     before = store.contents(task_id)
-    found = await store.store.request_undo(asked(task_id))
+    found = await store.store.requests.undo(asked(task_id))
     assert found.verdict == "past_pivot"
     assert "step name" in found.message
     assert store.contents(task_id) == before
@@ -297,7 +297,7 @@ async def test_undo_past_the_pivot_is_refused_naming_it(store: StoreBench, task_
 @pytest.mark.demand("F12", "C5")
 async def test_pivot_that_was_refused_with_certainty_leaves_the_way_back_open(store: StoreBench, task_id: str) -> None:
     hold = await store.begun(task_id, "provisioning", "name")
-    await store.store.fail(hold, "name", REFUSED, unknown=False, then="undo")
+    await store.store.forward.fail(hold, "name", REFUSED, unknown=False, then="undo")
     row = store.row(task_id)
     assert (row["state"], row["locked_by"]) == ("Compensating", None)
     assert store.owner("SELECT * FROM alert") == []
@@ -310,10 +310,10 @@ async def test_cancel_of_a_stale_run_undoes_nothing(store: StoreBench, task_id: 
     await recovered(store, task_id)
     successor = await store.claim(task_id)
     before = store.contents(task_id)
-    found = await store.store.request_undo(asked(task_id, stale.locked_by))
+    found = await store.store.requests.undo(asked(task_id, stale.locked_by))
     assert (found.verdict, found.state) == ("not_holder", TaskState.PROCESSING)
     assert store.contents(task_id) == before
-    assert (await store.store.request_undo(asked(task_id, successor.locked_by))).verdict == "accepted"
+    assert (await store.store.requests.undo(asked(task_id, successor.locked_by))).verdict == "accepted"
 
 
 @pytest.mark.failure(34)
@@ -321,13 +321,13 @@ async def test_cancel_of_a_stale_run_undoes_nothing(store: StoreBench, task_id: 
 async def test_undo_repeated_after_a_failure_has_a_fresh_budget(store: StoreBench, task_id: str) -> None:
     await undo_failed(store, task_id)
     assert store.step(task_id, "charge")["undo_budget_left"] == 25
-    await store.store.request_undo(asked(task_id))
+    await store.store.requests.undo(asked(task_id))
     step = store.step(task_id, "charge")
     assert (step["undo_budget_left"], step["undo_budget"]) == (30, 35)
     hold = await store.claim(task_id)
-    assert (await store.store.undo_advance(hold, begin=undo("charge"))).grant is not None
-    await store.store.undo_advance(hold, done="charge", calls=1, begin=undo("stock"))
-    assert (await store.store.undo_advance(hold, done="stock", calls=1)).end is AttemptEnd.COMPENSATED
+    assert (await store.store.undo.advance(hold, begin=undo("charge"))).grant is not None
+    await store.store.undo.advance(hold, done="charge", calls=1, begin=undo("stock"))
+    assert (await store.store.undo.advance(hold, done="stock", calls=1)).end is AttemptEnd.COMPENSATED
 
 
 @pytest.mark.demand("F12")
@@ -361,18 +361,18 @@ async def test_task_is_past_its_pivot_once_that_may_have_had_its_effect(
 async def test_compensated_task_tells_no_fault_of_its_undo(store: StoreBench, task_id: str) -> None:
     """Its undo expired, was refused, and was asked for again: that is in its events."""
     hold = await store.begun(task_id)
-    await store.store.fail(hold, "stock", REFUSED, unknown=True, then="undo")
+    await store.store.forward.fail(hold, "stock", REFUSED, unknown=True, then="undo")
     hold = await store.claim(task_id)
-    assert (await store.store.undo_advance(hold, begin=undo("stock"))).grant is not None
+    assert (await store.store.undo.advance(hold, begin=undo("stock"))).grant is not None
     store.expire(task_id)
     await recovered(store, task_id)
     assert store.row(task_id)["error"] == REFUSED, "why it is being undone"
     hold = await store.claim(task_id)
-    await store.store.undo_fail(hold, "stock", {"message": "never"})
-    await store.store.request_undo(asked(task_id))
+    await store.store.undo.fail(hold, "stock", {"message": "never"})
+    await store.store.requests.undo(asked(task_id))
     hold = await store.claim(task_id)
-    await store.store.undo_advance(hold, begin=undo("stock"))
-    report = await store.store.undo_advance(hold, done="stock", calls=1)
+    await store.store.undo.advance(hold, begin=undo("stock"))
+    report = await store.store.undo.advance(hold, done="stock", calls=1)
     assert (report.end, store.row(task_id)["error"]) == (AttemptEnd.COMPENSATED, None)
 
 
@@ -381,9 +381,9 @@ async def test_compensated_task_tells_no_fault_of_its_undo(store: StoreBench, ta
 async def test_attempt_that_ends_is_told_the_states_of_all_steps(store: StoreBench, task_id: str) -> None:
     """Also of those that were undone before: what it writes may have been written already."""
     hold = await undo_begun(store, task_id)
-    await store.store.undo_advance(hold, done="charge", calls=1, begin=undo("stock"))
+    await store.store.undo.advance(hold, done="charge", calls=1, begin=undo("stock"))
     wanted = {"stock": "Undone", "charge": "Undone", "ship": "NotStarted", "confirm": "NotStarted"}
     for _ in range(2):
-        report = await store.store.undo_advance(hold, done="stock", calls=1)
+        report = await store.store.undo.advance(hold, done="stock", calls=1)
         assert (report.end, report.steps) == (AttemptEnd.COMPENSATED, wanted)
-    assert (await store.store.undo_advance(hold, begin=undo("charge"))).steps == wanted
+    assert (await store.store.undo.advance(hold, begin=undo("charge"))).steps == wanted

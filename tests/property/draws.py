@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from domain.states import StepState, TaskState, UndoState
-from store.state_store import Hold
+from store.claims import Hold
 from tests.property.model import Write
 from tests.property.model.task import Task
 from tests.property.reality import LONG

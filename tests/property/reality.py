@@ -15,10 +15,11 @@ from domain.states import UndoState
 from domain.undo_requests import UndoRequest
 from store.admission import Intake, NewTask, Unfinished
 from store.breakers import BreakerTerms, Services
+from store.claims import Claim, Hold
 from store.database import Database, Params, Rows
 from store.housekeeping import Housekeeper
 from store.orders import Amendment
-from store.state_store import Claim, Hold, StateStore
+from store.state_store import StateStore
 from store.submission import Submission, SubmissionDesk, digest_of
 from store.supervision import Recovery, Supervision
 from supervisor.decide import decide
@@ -143,7 +144,7 @@ class Reality:
 
     async def claim(self) -> Answer:
         loaded = [(self._definition.name, self._definition.version)]
-        for claim in await self._store.claim(WORKER, loaded, 1_000_000, [self._task_id]):
+        for claim in await self._store.claims.claim(WORKER, loaded, 1_000_000, [self._task_id]):
             self._claims[claim.locked_by] = claim
             return Answer(claim.locked_by)
         return Answer("nothing")
@@ -151,7 +152,7 @@ class Reality:
     async def not_started(self, hold: Hold, *, delay_s: float, most: int | None) -> Answer:
         claim, pause = self._claims[hold.locked_by], timedelta(seconds=delay_s)
         fault = None if most is None else "start_refused"
-        await self._store.not_started(claim, "no answer", fault=fault, pause=pause, most=most)
+        await self._store.claims.not_started(claim, "no answer", fault=fault, pause=pause, most=most)
         return Answer()
 
     async def time_passes(self, *, steps: list[str]) -> Answer:
@@ -168,7 +169,7 @@ class Reality:
         return Answer("nothing")
 
     async def late_answer(self, *, actor: str, step: str) -> Answer:
-        await self._store.note_late(self._task_id, step, {"late": True}, actor=actor)
+        await self._store.steps.note_late(self._task_id, step, {"late": True}, actor=actor)
         return Answer()
 
     # --- a holder ---------------------------------------------------------------------------------------------
@@ -183,26 +184,26 @@ class Reality:
         begin: str | None = None,
     ) -> Answer:
         terms = self._terms(begin) if begin else None
-        return _told(await self._store.advance(hold, done=done, result=result, calls=calls, begin=terms))
+        return _told(await self._store.forward.advance(hold, done=done, result=result, calls=calls, begin=terms))
 
     async def undo_advance(
         self, hold: Hold, *, done: str | None = None, calls: int | None = None, begin: str | None = None
     ) -> Answer:
         terms = self._undo_terms(begin) if begin else None
-        return _told(await self._store.undo_advance(hold, done=done, calls=calls, begin=terms))
+        return _told(await self._store.undo.advance(hold, done=done, calls=calls, begin=terms))
 
     async def fail(self, hold: Hold, *, step: str, unknown: bool | None, then: Literal["undo", "error"]) -> Answer:
-        return _told(await self._store.fail(hold, step, ERROR, unknown=unknown, then=then))
+        return _told(await self._store.forward.fail(hold, step, ERROR, unknown=unknown, then=then))
 
     async def undo_fail(self, hold: Hold, *, step: str) -> Answer:
-        return _told(await self._store.undo_fail(hold, step, ERROR))
+        return _told(await self._store.undo.fail(hold, step, ERROR))
 
     async def give_up(self, hold: Hold, *, step: str) -> Answer:
-        return _told(await self._store.give_up(hold, step, "no more calls"))
+        return _told(await self._store.steps.give_up(hold, step, "no more calls"))
 
     async def release(self, hold: Hold, *, step: str | None, sent: int | None, delay_s: float) -> Answer:
         delay = timedelta(seconds=delay_s)
-        return _told(await self._store.release(hold, "draining", step=step, sent=sent, delay=delay))
+        return _told(await self._store.steps.release(hold, "draining", step=step, sent=sent, delay=delay))
 
     # --- people, and the Supervisor ---------------------------------------------------------------------------
 
@@ -210,12 +211,12 @@ class Reality:
         asked = UndoRequest(
             task_id=self._task_id, requester=PERSON, reason="by mistake", holder=holder, definition=definition
         )
-        return Answer((await self._store.request_undo(asked)).verdict)
+        return Answer((await self._store.requests.undo(asked)).verdict)
 
     async def resubmit(self, *, corrected: bool = False) -> Answer:
         record = {**RECORDS[self._definition.name], **CHANGED[self._definition.name]}
         amendment = Amendment(self._task_id, record, seen=0, id=f"{self._task_id} by {PERSON}")
-        moved, _ = await self._store.resubmit(
+        moved, _ = await self._store.requests.resubmit(
             self._task_id,
             requester=PERSON,
             reason="corrected",
@@ -225,7 +226,7 @@ class Reality:
         return Answer("yes" if moved else "no")
 
     async def repair_undo(self, *, step: str, to: UndoState) -> Answer:
-        moved, _ = await self._store.repair_undo(
+        moved, _ = await self._store.requests.repair_undo(
             self._task_id, step, to, requester=PERSON, reason="by hand", evidence="receipt"
         )
         return Answer("yes" if moved else "no")

@@ -21,8 +21,8 @@ import pytest
 from devstack.servers.postgres import EmbeddedPostgres
 from domain.definition import Definition
 from domain.states import TaskState, UndoState
+from store.claims import Hold
 from store.database import Database
-from store.state_store import Hold
 from tests.conftest import Databases
 from tests.integration.store_bench import StoreBench, open_store_bench
 from tests.property.definitions import ORDER, PROVISIONING

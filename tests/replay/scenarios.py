@@ -100,7 +100,7 @@ async def provisioning_undone(
     sims.fault("cloud", "latency", latency_ms=700, match={"task_id": task, "undo": False})
     await bench.submit(machine, task, "provisioning")
     await bench.called(sims, "cloud", task)
-    await bench.stores.store.request_undo(UndoRequest(task_id=task, requester="test", reason="replay"))
+    await bench.stores.store.requests.undo(UndoRequest(task_id=task, requester="test", reason="replay"))
     assert await bench.reached(task, TaskState.COMPENSATED) is TaskState.COMPENSATED
 
 

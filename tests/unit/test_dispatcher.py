@@ -15,9 +15,9 @@ from temporalio.service import RPCError, RPCStatusCode
 from definitions import registry
 from domain.states import TaskState
 from runtime.dispatcher import Dispatcher
+from store.claims import Claim
 from store.orders import Record
 from store.snapshot import Snapshot
-from store.state_store import Claim
 
 CLAIM = Claim(
     Snapshot(
@@ -74,6 +74,7 @@ class Outage:
         self.began_at: list[float] = []
         self.draining = asyncio.Event()
         own: Any = self
+        self.claims = self
         terms: dict[str, Any] = {"worker": "worker", "slots": 1}
         self._dispatcher = Dispatcher(own, own, own, own, own, registry(), **terms, draining=self.draining)
 

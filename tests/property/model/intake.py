@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from domain.states import EventKind, StepState, TaskState
+from store.claims import Hold
 from store.housekeeping import HOUSEKEEPER
-from store.state_store import Hold
 from store.submission import SUBMISSION
 from tests.property.model.rows import Answer
 from tests.property.model.task import Task

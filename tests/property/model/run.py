@@ -7,7 +7,7 @@ from typing import Literal
 from domain.attempts import AttemptEnd
 from domain.messages import Json
 from domain.states import EventKind, StepState, TaskState, UndoState
-from store.state_store import Hold
+from store.claims import Hold
 from tests.property.model.rows import Answer, Entry
 from tests.property.model.task import Task
 

@@ -9,7 +9,7 @@ from domain.attempts import AttemptEnd
 from domain.definition import Definition
 from domain.ids import attempt_id
 from domain.states import EventKind, StepState, TaskState, UndoState
-from store.state_store import Hold
+from store.claims import Hold
 from tests.property.model.rows import Answer, Entry, Step
 
 _T, _S, _U = TaskState, StepState, UndoState

@@ -1,10 +1,10 @@
-"""Tables, constraints, guards and roles of the state store."""
+"""Tables, functions, triggers and roles of the state store."""
 
 from pathlib import Path
 
 from alembic import op
 
-from store.migrate import run_script
+from store.migrate import run_folder, run_script
 
 revision = "0001"
 down_revision = None
@@ -12,5 +12,8 @@ down_revision = None
 
 def upgrade() -> None:
     """Create everything."""
-    for part in ("0001_tables.sql", "0001_guards.sql", "0001_roles.sql"):
-        run_script(op.get_bind(), Path(__file__).parent / part)
+    here, connection = Path(__file__).parent, op.get_bind()
+    run_script(connection, here / "0001_tables.sql")
+    run_folder(connection, "functions")
+    run_folder(connection, "triggers")
+    run_script(connection, here / "0001_roles.sql")

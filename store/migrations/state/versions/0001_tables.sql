@@ -236,3 +236,22 @@ CREATE INDEX task_unconfirmed ON task (created_at, task_id) WHERE NOT confirmed;
 -- Hot tables: vacuumed early and often, with room on each page for updates in place.
 ALTER TABLE task SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0);
 ALTER TABLE step SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0);
+
+-- Every instant is one that a clock can show, and that a program can read: neither infinite nor beyond its calendar.
+DO $$
+DECLARE
+    found record;
+BEGIN
+    FOR found IN
+        SELECT c.table_name, string_agg(
+            format('(%I BETWEEN ''0001-01-01 00:00:00+00'' AND ''9999-12-31 00:00:00+00'')', c.column_name),
+            ' AND ' ORDER BY c.ordinal_position
+        ) AS rule
+        FROM information_schema.columns AS c
+        WHERE c.table_schema = 'public' AND c.data_type = 'timestamp with time zone'
+        GROUP BY c.table_name
+    LOOP
+        EXECUTE format('ALTER TABLE %I ADD CONSTRAINT instants_are_finite CHECK (%s)', found.table_name, found.rule);
+    END LOOP;
+END
+$$;
