@@ -25,11 +25,11 @@ from audit.judge import Violation
 from audit.run import Findings, audit
 from audit.sources import open_loader
 from audit.task_record import Terms
+from audit.temporal_runs import read_runs
 from chaos.faults import Injector
 from chaos.histories import Histories, replay
 from chaos.workload import Traffic
 from chaos.world import World, without_duplicates
-from cli.audit import read_runs
 from definitions.order import Order
 from domain.ids import undo_request_id
 from domain.messages import Json

@@ -25,11 +25,11 @@ from audit.judge import Violation
 from audit.run import audit
 from audit.sources import open_loader
 from audit.task_record import Terms
+from audit.temporal_runs import read_runs
 from chaos.ground import LOWERED_LIMITS, SERVICES, make_databases, settings_at, simulator_process
 from chaos.nursery import Child, Nursery
 from chaos.parts import Server, Worker
 from chaos.proxy import Proxy
-from cli.audit import read_runs
 from definitions import registry
 from devstack.processes.ports import LOOPBACK, free_port
 from devstack.servers.postgres import EmbeddedPostgres

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections import Counter
-from collections.abc import AsyncIterator
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -13,27 +10,22 @@ from typing import Annotated
 
 import typer
 from pydantic import ValidationError
-from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.enums.v1 import WorkflowExecutionStatus, WorkflowTaskFailedCause
-from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest, ListWorkflowExecutionsRequest
-from temporalio.client import Client, WorkflowHistory
 
-from audit.evidence import Answer, Answers, Caps, Run, Runs
+from audit.evidence import Answer, Answers, Caps
 from audit.run import Findings
 from audit.run import audit as audit_tasks
-from audit.sources import Loader, open_loader
+from audit.sources import open_loader
 from audit.task_record import Terms
+from audit.temporal_runs import read_runs
 from cli.app import ExitCode, Output, checked_ids, run
 from cli.environment import settings
 from cli.output import Format, print_json, print_line, print_note
 from cli.screen import print_rich, table
-from domain.attempts import RunInput
 from domain.faults import NotFound, UsageError
 from runtime.settings import address
 from runtime.temporal import connect
 from store.admission import ALIVE
 from store.schema import check_schema
-from store.submission import digest_of
 
 _SOME = Annotated[list[str] | None, typer.Argument(metavar="ID", callback=checked_ids, help="all tasks by default")]
 _LEDGERS = Annotated[str | None, typer.Option(metavar="URL", help="simulators whose ledgers bear witness as well")]
@@ -50,9 +42,6 @@ _DETECTION = Annotated[
 _CLAIM = Annotated[
     float, typer.Option(min=0, metavar="SECONDS", help="how long a task may be due while live workers have its type")
 ]
-
-_AT_ONCE = 20
-_RESET = WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW
 
 
 def audit(
@@ -87,51 +76,6 @@ def read_answers(file: Path) -> Answers:
         except (ValueError, ValidationError) as error:
             raise UsageError(f"{file}, line {number}: {error}") from error
     return Answers.of(found)
-
-
-async def read_runs(client: Client, loader: Loader) -> Runs:
-    """Every attempt's runs that Temporal has on record; those that were made by a reset are marked."""
-    asked_at = await loader.now()
-    several = asyncio.Semaphore(_AT_ONCE)
-    found = await asyncio.gather(*[_with_digest(client, r, several) async for r in _listed(client) if r.is_attempt])
-    times = Counter(r.workflow_id for r in found)
-    return Runs.of([await _marked(client, r) if times[r.workflow_id] > 1 else r for r in found], asked_at)
-
-
-async def _listed(client: Client) -> AsyncIterator[Run]:
-    """By the service's own call, again while the server is too busy: the client's list fails at a paused run."""
-    wanted = ListWorkflowExecutionsRequest(namespace=client.namespace, page_size=1000)
-    while True:
-        page = await client.workflow_service.list_workflow_executions(wanted, retry=True)
-        for seen in page.executions:
-            status = WorkflowExecutionStatus.Name(seen.status).removeprefix("WORKFLOW_EXECUTION_STATUS_")
-            yield Run(workflow_id=seen.execution.workflow_id, run_id=seen.execution.run_id, status=status)
-        wanted.next_page_token = page.next_page_token
-        if not page.next_page_token:
-            return
-
-
-async def _with_digest(client: Client, found: Run, several: asyncio.Semaphore) -> Run:
-    """With the digest of the business record that it was given: its first event has it."""
-    execution = WorkflowExecution(workflow_id=found.workflow_id, run_id=found.run_id)
-    wanted = GetWorkflowExecutionHistoryRequest(namespace=client.namespace, execution=execution, maximum_page_size=1)
-    async with several:
-        page = await client.workflow_service.get_workflow_execution_history(wanted, retry=True)
-    given = page.history.events[0].workflow_execution_started_event_attributes.input.payloads
-    try:
-        run = RunInput.model_validate_json(given[0].data)
-    except (IndexError, ValidationError):
-        return found
-    return found if run.undo else found.model_copy(update={"digest": digest_of(run.definition, run.record)})
-
-
-async def _marked(client: Client, found: Run) -> Run:
-    history = await client.get_workflow_handle(found.workflow_id, run_id=found.run_id).fetch_history()
-    return found.model_copy(update={"is_reset": _is_reset(history)})
-
-
-def _is_reset(history: WorkflowHistory) -> bool:
-    return any(e.workflow_task_failed_event_attributes.cause == _RESET for e in history.events)
 
 
 async def _audit(

@@ -7,10 +7,11 @@ from dataclasses import asdict
 from rich.text import Text
 
 from cli.app import ExitCode, Output, run
-from cli.checks import Check, all_checks
 from cli.environment import settings
 from cli.output import Format, plain, print_json, print_line
 from cli.screen import print_rich
+from operators.checks import all_checks
+from operators.checks.finding import Check
 
 
 def doctor(output: Output = Format.TEXT) -> ExitCode:

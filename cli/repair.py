@@ -8,9 +8,9 @@ import typer
 
 from cli.app import By, DryRun, ExitCode, OneId, Output, Reason, Timeout, Wait, required_text, run
 from cli.environment import reading, requester, settings
-from cli.follow import UNDO_RESTS, follow
 from cli.output import Format, print_json, print_line
-from cli.undo_log import undo_json
+from cli.tasks import undo_json
+from cli.wait import follow
 from domain.faults import UsageError
 from domain.states import TaskState, UndoState
 from domain.text import clean
@@ -61,7 +61,7 @@ async def _repair(asked: Repair, timeout: float | None, dry_run: bool, output: F
             print_line(_text(page, asked, verdict))
         code = ExitCode.OK
         if timeout is not None and not dry_run:
-            ending = await follow(reads, [asked.task_id], timeout, output, good=TaskState.COMPENSATED, rest=UNDO_RESTS)
+            ending = await follow(reads, [asked.task_id], timeout, output, good=TaskState.COMPENSATED)
             code, page = ending.code, await reads.page(asked.task_id)
     if output is Format.JSON:
         left = left_to_undo(page.undo_log)

@@ -8,12 +8,12 @@ import typer
 
 from cli.app import By, DryRun, ExitCode, OneId, Output, Reason, Timeout, Wait, required_text, run
 from cli.environment import reading, requester, settings
-from cli.follow import follow
 from cli.output import Format, compact, print_json, print_line
 from cli.screen import print_rich, table
+from cli.wait import follow
 from domain.faults import UsageError
 from domain.messages import Json
-from domain.states import SETTLED, TaskState
+from domain.states import TaskState
 from domain.text import clean
 from operators.resubmit import Plan, Resubmission, carry_out, prepare
 from runtime.wiring import open_stores
@@ -67,7 +67,7 @@ async def _resubmit(asked: Resubmission, timeout: float | None, dry_run: bool, o
             _print(asked, plan, dry_run)
         code, state = ExitCode.OK, TaskState.ERROR if dry_run else TaskState.PENDING
         if timeout is not None and not dry_run:
-            ending = await follow(reads, [asked.task_id], timeout, output, good=TaskState.PROCESSED, rest=SETTLED)
+            ending = await follow(reads, [asked.task_id], timeout, output)
             code, state = ending.code, ending.tasks[0].state
     if output is Format.JSON:
         told = {"task_id": asked.task_id, "resubmitted": not dry_run, "state": state, "changes": plan.audited()}

@@ -1,76 +1,35 @@
-"""`start` and `submit`: messages go in, and each is answered for: taken, taken already, or why not."""
+"""`start` and `submit`: messages go in, and a receipt for each comes out."""
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import timedelta
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from cli.app import ExitCode, Output, Timeout, Wait, gravest, run
-from cli.environment import settings, user
-from cli.follow import claimed, follow
+from cli.environment import reading, settings, user
 from cli.launch import Launched, launch
 from cli.links import namespace, ui_link
 from cli.messages import Message, read_messages
-from cli.output import Format, plain, print_json, print_line, print_note
+from cli.output import Format, print_json, print_note
+from cli.receipts import Receipt, print_receipts, take_in
+from cli.wait import claimed, follow
 from domain.faults import Unreachable, UsageError
 from domain.ids import attempt_id
 from domain.messages import Json
-from domain.states import TaskState
 from domain.text import clean
-from runtime.settings import Settings, address
+from runtime.settings import Settings
 from runtime.temporal import connection
 from runtime.wiring import Stores, open_stores
 from store.admission import ALIVE
-from store.reads import Reads, open_reads
+from store.reads import Reads
 from store.rows import Task
-from store.submission import Accepted, Conflict, InvalidSubmission, Refused, SubmissionDesk, Verdict
 
 CLAIMED_WITHIN = timedelta(seconds=3)
-
-_CODES = {
-    "accepted": ExitCode.OK,
-    "already accepted": ExitCode.OK,
-    "invalid": ExitCode.USAGE,
-    "conflict": ExitCode.CONFLICT,
-    "refused": ExitCode.CONFLICT,
-    "unreachable": ExitCode.UNREACHABLE,
-    "not tried": ExitCode.UNREACHABLE,
-    "failed": ExitCode.BUG,
-}
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What became of one message."""
-
-    line: int
-    task_id: str | None
-    verdict: Literal[
-        "accepted", "already accepted", "invalid", "conflict", "refused", "unreachable", "not tried", "failed"
-    ]
-    message: str = ""
-    problems: tuple[str, ...] = ()
-    retry_after_s: float | None = None
-    state: TaskState | None = None
-    attempt: str | None = None
-    link: str | None = None
-
-    @property
-    def code(self) -> ExitCode:
-        """Its share in the exit code."""
-        return _CODES[self.verdict]
-
-    @property
-    def taken(self) -> bool:
-        """Whether both records are there."""
-        return self.code is ExitCode.OK
-
 
 File = Annotated[str, typer.Argument(metavar="FILE|-", help="one JSON object, or one a line; - is standard input")]
 Submitter = Annotated[
@@ -99,9 +58,9 @@ def submit(
 async def _start(messages: list[Message], submitter: str, timeout: float | None, output: Format) -> ExitCode:
     found = settings()
     connection()  # what can't be read is refused before anything is recorded
-    async with open_stores(found) as stores, open_reads(address(found, "database_url")) as reads:
-        batch = Batch(found, reads, await _take_in(stores, messages, submitter), output)
-        with batch.answered():
+    async with open_stores(found) as stores, reading(found) as reads:
+        batch = Batch(found, reads, await take_in(stores.desk, messages, submitter), output)
+        with batch.receipted():
             ids = batch.ids
             await _warn_of_no_worker(stores, await batch.tasks())
             launched = await launch(found, stores, reads, ids) if ids else Launched([])
@@ -109,7 +68,7 @@ async def _start(messages: list[Message], submitter: str, timeout: float | None,
             await batch.locate(launched.runs)
             if timeout is not None and ids:
                 if output is Format.TEXT:
-                    batch.answer()
+                    batch.print_once()
                 batch.codes.append((await follow(reads, ids, timeout, output)).code)
                 await batch.locate(launched.runs)
         return gravest(batch.codes)
@@ -117,23 +76,23 @@ async def _start(messages: list[Message], submitter: str, timeout: float | None,
 
 async def _submit(messages: list[Message], submitter: str, wait: bool, output: Format) -> ExitCode:
     found = settings()
-    async with open_stores(found) as stores, open_reads(address(found, "database_url")) as reads:
-        batch = Batch(found, reads, await _take_in(stores, messages, submitter), output)
-        with batch.answered():
+    async with open_stores(found) as stores, reading(found) as reads:
+        batch = Batch(found, reads, await take_in(stores.desk, messages, submitter), output)
+        with batch.receipted():
             if batch.ids and wait:
-                await _say_unclaimed(stores, await claimed(reads, batch.ids, CLAIMED_WITHIN))
+                await _note_unclaimed(stores, await claimed(reads, batch.ids, CLAIMED_WITHIN))
             await batch.locate({})
         return gravest(batch.codes)
 
 
 class Batch:
-    """What became of messages that went in together: answered for once, whatever becomes of the rest of the command."""
+    """Messages that went in together; their receipts are printed once, whatever becomes of the command."""
 
-    def __init__(self, found: Settings, reads: Reads, answers: list[Answer], output: Format) -> None:
-        self._settings, self._reads, self._answers, self._output = found, reads, answers, output
-        self.codes = [a.code for a in answers]
-        self.ids = list(dict.fromkeys(a.task_id for a in answers if a.task_id and a.taken))
-        self._is_answered = False
+    def __init__(self, found: Settings, reads: Reads, receipts: list[Receipt], output: Format) -> None:
+        self._settings, self._reads, self._receipts, self._output = found, reads, receipts, output
+        self.codes = [r.code for r in receipts]
+        self.ids = list(dict.fromkeys(r.task_id for r in receipts if r.task_id and r.taken))
+        self._is_printed = False
 
     async def tasks(self) -> Sequence[Task]:
         """The tasks that were taken, as they are now."""
@@ -142,81 +101,33 @@ class Batch:
     async def locate(self, runs: Mapping[str, str | None]) -> None:
         """Add each task's state, and its current or last attempt. `runs`: run ids that are known here."""
         tasks = {t.task_id: t for t in await self.tasks()}
-        self._answers = [
-            replace(a, **_place(self._settings, tasks[a.task_id], runs)) if a.taken and a.task_id in tasks else a
-            for a in self._answers
+        self._receipts = [
+            replace(r, **_run_of(self._settings, tasks[r.task_id], runs)) if r.taken and r.task_id in tasks else r
+            for r in self._receipts
         ]
 
     @contextmanager
-    def answered(self) -> Iterator[None]:
-        """Answer at the end at the latest. That a store can't be reached any more changes the exit code only."""
+    def receipted(self) -> Iterator[None]:
+        """Print the receipts in any case; that a store can't be reached by then changes the exit code only."""
         try:
             yield
         except Unreachable as error:
             print_note(f"error: {error}")
             self.codes.append(ExitCode.UNREACHABLE)
         finally:
-            self.answer()
+            self.print_once()
 
-    def answer(self) -> None:
-        """Print every answer, in the order of the messages, unless it has been done."""
-        if not self._is_answered:
-            self._is_answered = True
+    def print_once(self) -> None:
+        """Print every receipt, in the order of the messages, unless it has been done."""
+        if not self._is_printed:
+            self._is_printed = True
             if self._output is Format.JSON:
-                print_json([asdict(a) for a in self._answers])
+                print_json([asdict(r) for r in self._receipts])
             else:
-                _print(self._answers)
+                print_receipts(self._receipts)
 
 
-async def _take_in(stores: Stores, messages: list[Message], submitter: str) -> list[Answer]:
-    """Submit one after the other, as they came; a bad one does not keep the others."""
-    answers: list[Answer] = []
-    for message in messages:
-        answer = await _one(stores.desk, message, submitter)
-        answers.append(answer)
-        if not answer.taken:
-            who = f" task {answer.task_id}:" if answer.task_id else ""
-            for text in answer.problems or (answer.message,):
-                print_note(f"line {message.line}:{who} {text}")
-        if answer.verdict == "unreachable":
-            rest = messages[len(answers) :]
-            if rest:
-                print_note(f"error: the {len(rest)} behind it were not tried; submitting the whole again is safe")
-            return answers + [Answer(m.line, None, "not tried", answer.message) for m in rest]
-    return answers
-
-
-async def _one(desk: SubmissionDesk, message: Message, submitter: str) -> Answer:
-    try:
-        submission = desk.parse(message.text)
-        if "submitter" not in submission.model_fields_set:
-            submission = submission.model_copy(update={"submitter": submitter})
-        return _answer(message.line, await desk.submit(submission))
-    except InvalidSubmission as error:
-        return Answer(message.line, None, "invalid", str(error), tuple(error.problems))
-    except UsageError as error:
-        return Answer(message.line, None, "refused", str(error))
-    except Unreachable as error:
-        return Answer(message.line, None, "unreachable", str(error))
-    except Exception as error:  # a bug, which must not take the answers to the others with it
-        traceback.print_exception(error)
-        return Answer(message.line, None, "failed", f"it is not known whether it was taken: {error!r}")
-
-
-def _answer(line: int, verdict: Verdict) -> Answer:
-    match verdict:
-        case Accepted(task_id, _, new):
-            return Answer(line, task_id, "accepted" if new else "already accepted")
-        case Conflict(task_id, reason):
-            text = f"conflict: {reason}; it is kept as a dead letter, and nothing was overwritten"
-            return Answer(line, task_id, "conflict", text)
-        case Refused(task_id, reason, retry_after):
-            seconds = retry_after.total_seconds()
-            text = f"refused: {reason}; nothing was written, try again in {seconds:.0f} s"
-            return Answer(line, task_id, "refused", text, retry_after_s=seconds)
-
-
-def _place(found: Settings, task: Task, runs: Mapping[str, str | None]) -> Json:
+def _run_of(found: Settings, task: Task, runs: Mapping[str, str | None]) -> Json:
     if not task.epoch:
         return {"state": task.state}
     attempt = attempt_id(task.definition, task.task_id, task.epoch)
@@ -224,7 +135,7 @@ def _place(found: Settings, task: Task, runs: Mapping[str, str | None]) -> Json:
     return {"state": task.state, "attempt": attempt, "link": link}
 
 
-async def _say_unclaimed(stores: Stores, tasks: Sequence[Task]) -> None:
+async def _note_unclaimed(stores: Stores, tasks: Sequence[Task]) -> None:
     dead = await _warn_of_no_worker(stores, tasks)
     for task in tasks:
         if task.definition not in dead:
@@ -241,16 +152,6 @@ async def _warn_of_no_worker(stores: Stores, tasks: Sequence[Task]) -> set[str]:
             f"no live worker has the definition {name!r}: {count} submitted, kept until one runs (`python worker.py`)"
         )
     return dead
-
-
-def _print(answers: list[Answer]) -> None:
-    for answer in answers:
-        if answer.taken:
-            print_line(
-                f"{answer.task_id}  {answer.verdict}  {answer.state or ''}  {answer.attempt or 'not claimed yet'}"
-            )
-            if answer.link:
-                print_line(f"    {plain(answer.link)}")
 
 
 def _submitter(given: str) -> str:

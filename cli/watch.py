@@ -14,10 +14,11 @@ from rich.text import Text
 
 from cli.app import ExitCode, Output, checked_ids, run
 from cli.environment import reading, settings
-from cli.follow import as_asked
-from cli.look import event_row
 from cli.output import Format, print_json, print_line
 from cli.screen import coloured, data_console, table
+from cli.show import event_row
+from cli.tasks import error_text
+from cli.wait import as_asked
 from domain.faults import NotFound
 from domain.states import StepState
 from operators.times import instant
@@ -136,7 +137,6 @@ def _row(task: Task, steps: list[Step]) -> list[str | Text]:
         Text.assemble(s.name, "\N{NO-BREAK SPACE}", Text(_MARKS[s.state], style=coloured(s.state).style), "  ")
         for s in steps
     ]
-    message = str((task.error or {}).get("message", ""))
     return [
         task.task_id,
         task.definition,
@@ -144,5 +144,5 @@ def _row(task: Task, steps: list[Step]) -> list[str | Text]:
         str(task.epoch),
         Text.assemble(*marks),
         instant(task.state_since),
-        message,
+        error_text(task.error),
     ]

@@ -19,8 +19,8 @@ from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureEr
 from audit.run import audit
 from audit.sources import open_loader
 from audit.task_record import Terms
+from audit.temporal_runs import read_runs
 from chaos.proxy import Faults, Proxy
-from cli.audit import read_runs
 from devstack.servers.temporal import EmbeddedTemporal
 from devstack.stack.environment import SERVICES
 from domain.search_attributes import SEARCH_ATTRIBUTES

@@ -16,7 +16,7 @@ from audit.evidence import Answer, Answers, Caps
 from audit.run import Findings, audit
 from audit.sources import open_loader
 from audit.task_record import Terms
-from cli.audit import read_runs
+from audit.temporal_runs import read_runs
 from domain.states import TaskState
 from runtime.settings import Settings
 from tests.acceptance.test_cli import starter

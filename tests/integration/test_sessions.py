@@ -12,12 +12,13 @@ import pytest
 from psycopg import errors
 from pydantic import SecretStr
 
-from cli.checks import Check, all_checks
 from definitions import registry
 from devstack.servers.postgres import EmbeddedPostgres
 from domain.faults import Unreachable
 from domain.states import TaskState
 from domain.undo_requests import UndoRequest
+from operators.checks import all_checks
+from operators.checks.finding import Check
 from runtime.settings import Settings
 from store.connection import connect, connect_async, is_out_of_reach, is_shared
 from store.database import Database

@@ -1,4 +1,4 @@
-"""The compensation log as it is shown: what is undone, what failed, what was not tried, what people said."""
+"""Tasks and their compensation logs, as commands show them."""
 
 from __future__ import annotations
 
@@ -23,6 +23,16 @@ _STYLES = {
     UndoState.CLOSED_BY_HAND: "yellow",
 }
 _BY_PERSON = (UndoState.SKIPPED, UndoState.CLOSED_BY_HAND)
+
+
+def task_json(task: Task) -> Json:
+    """A task for programs."""
+    return task.model_dump(exclude={"record_digest"})
+
+
+def error_text(error: Json | None) -> str:
+    """What is said of an error on record."""
+    return str(error.get("message") or compact(error)) if error else ""
 
 
 def undo_table(log: Sequence[Compensation]) -> Table:
@@ -56,4 +66,4 @@ def _note(entry: Compensation) -> str:
         return by_whom(entry)
     if entry.state.is_open and entry.quarantined_until:
         return f"in quarantine until {instant(entry.quarantined_until)}, then undone once more"
-    return str(entry.error.get("message") or compact(entry.error)) if entry.error else ""
+    return error_text(entry.error)

@@ -1,4 +1,4 @@
-"""Waiting for tasks: until they are claimed, or until they rest."""
+"""`wait`, and `--wait` of other commands: until tasks are claimed, or until they rest."""
 
 from __future__ import annotations
 
@@ -10,17 +10,39 @@ from time import monotonic
 
 from rich.text import Text
 
-from cli.app import ExitCode
-from cli.output import Format, print_note
+from cli.app import ExitCode, Ids, Output, Timeout, run
+from cli.environment import reading, settings
+from cli.output import Format, print_json, print_note
 from cli.screen import coloured, note_console, print_rich, table
+from cli.tasks import error_text, task_json
+from domain.faults import NotFound
 from domain.states import SETTLED, TaskState
 from store.reads import Reads
 from store.rows import Task
 
-UNDO_RESTS = frozenset({TaskState.COMPENSATED, TaskState.COMPENSATION_FAILED})
-"""States in which a task rests whose undo was asked for."""
+_RESTS = {
+    TaskState.PROCESSED: SETTLED,
+    TaskState.COMPENSATED: frozenset({TaskState.COMPENSATED, TaskState.COMPENSATION_FAILED}),
+}
+"""States in which a task rests, by the one in which it is to end."""
 
 _LOOK_S = 0.1
+
+
+def wait(task_ids: Ids, timeout: Timeout = 300, output: Output = Format.TEXT) -> ExitCode:
+    """Wait until tasks rest; exit code 1 if one ended other than Processed."""
+    return run(_wait(task_ids, timeout, output))
+
+
+async def _wait(task_ids: Sequence[str], timeout: float, output: Format) -> ExitCode:
+    async with reading(settings()) as reads:
+        known = {t.task_id for t in await reads.tasks(ids=task_ids, limit=len(task_ids))}
+        if missing := [t for t in task_ids if t not in known]:
+            raise NotFound(f"there is no task {', '.join(missing)}")
+        ending = await follow(reads, task_ids, timeout, output)
+    if output is Format.JSON:
+        print_json([task_json(t) for t in as_asked(ending.tasks, task_ids)])
+    return ending.code
 
 
 @dataclass(frozen=True)
@@ -53,16 +75,16 @@ async def follow(
     output: Format,
     *,
     good: TaskState = TaskState.PROCESSED,
-    rest: frozenset[TaskState] = SETTLED,
 ) -> Ending:
     """Wait until the tasks rest, and say how they ended: as text here, as JSON by the caller.
 
-    Its code is FAILED if one ended other than `good`, TIMED_OUT if one did not end in time.
+    `good`: Processed, or Compensated where an undo was asked for. The exit code is FAILED if one ended otherwise,
+    TIMED_OUT if one did not end in time.
     """
     timed_out = None
     try:
         with note_console().status(f"following {len(task_ids)} tasks, at most {timeout_s:g} s"):
-            tasks = await reads.wait_state(task_ids, rest, timedelta(seconds=timeout_s))
+            tasks = await reads.wait_state(task_ids, _RESTS[good], timedelta(seconds=timeout_s))
     except TimeoutError as error:
         timed_out = error
         tasks = await reads.tasks(ids=task_ids, limit=len(task_ids))
@@ -81,4 +103,4 @@ def as_asked(tasks: Sequence[Task], task_ids: Sequence[str]) -> list[Task]:
 
 
 def _row(task: Task) -> list[str | Text]:
-    return [task.task_id, coloured(task.state), str(task.epoch), str((task.error or {}).get("message", ""))]
+    return [task.task_id, coloured(task.state), str(task.epoch), error_text(task.error)]
