@@ -25,7 +25,7 @@ from domain.ids import actor, attempt_id
 from domain.messages import Completed, GaveUp, Outcome, Overtaken, Refused, StoodDown, TimedOut
 from domain.text import clean
 from domain.undo_requests import SignalRef, UndoRequest, UndoVerdict
-from store.breakers import Services
+from store.breakers import CircuitBreakers
 from store.claims import Hold
 from store.inbox import InboxStore
 from store.state_store import StateStore
@@ -49,9 +49,14 @@ class Bookkeeping:
     """Writes of an attempt, guarded by its hold."""
 
     def __init__(
-        self, store: StateStore, inbox: InboxStore, services: Services, reservations: Reservations, agents: Agents
+        self,
+        store: StateStore,
+        inbox: InboxStore,
+        breakers: CircuitBreakers,
+        reservations: Reservations,
+        agents: Agents,
     ) -> None:
-        self._store, self._inbox, self._services = store, inbox, services
+        self._store, self._inbox, self._breakers = store, inbox, breakers
         self._reservations, self._agents = reservations, agents
         self._living: dict[tuple[str, str, str, bool], asyncio.Future[WriteResult]] = {}
 
@@ -175,9 +180,9 @@ class Bookkeeping:
 
     async def _tell_breaker(self, service: str, hold: Hold, step: str, outcome: Outcome) -> None:
         if _is_answer(outcome):
-            await self._services.answered(service, hold.task_id)
+            await self._breakers.answered(service, hold.task_id)
         elif cause := _failure(outcome):
-            await self._services.failed(service, hold.task_id, cause, report=f"{hold.locked_by}:{step}")
+            await self._breakers.failed(service, hold.task_id, cause, report=f"{hold.locked_by}:{step}")
 
     async def _boundary(self, hold: Hold, work: StepWork, outcome: Outcome) -> WriteResult:
         """One guarded statement, whatever came of the call."""

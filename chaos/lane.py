@@ -28,7 +28,7 @@ from domain.states import TaskState
 from runtime.wiring import sweep_terms
 from store.database import Database
 from store.reads import TaskPage
-from store.submission import Accepted, Conflict, Submission
+from store.submission import Accepted, DeadLettered, Submission
 from store.supervision import Supervision
 from supervisor.activities import SupervisorActivities, sweep_once
 from supervisor.schedule import SCHEDULE_ID
@@ -238,7 +238,7 @@ class Run:
         is_new = "new=True" in said.rpartition(f"task_id='{self.task_id}'")[2]
         self.world.note(
             submission,
-            Accepted(self.task_id, "order", is_new) if expected == "Accepted" else Conflict(self.task_id, ""),
+            Accepted(self.task_id, "order", is_new) if expected == "Accepted" else DeadLettered(self.task_id, ""),
         )
 
     async def process_until_it_ends(self, **environment: str) -> str:

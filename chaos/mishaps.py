@@ -212,7 +212,7 @@ MISHAPS = (
 @asynccontextmanager
 async def _worker_that_knows(run: Run, definition: Definition) -> AsyncIterator[Registry]:
     """A worker beside the lane's that has a definition which only tests know."""
-    await run.world.stores.intake.publish(definition)
+    await run.world.stores.admission.publish(definition)
     knows = await run.world.process(ROLES=Role.SCHEDULER, SAS_DEFINITIONS="tests.made_up")
     try:
         yield Registry([definition])

@@ -159,7 +159,7 @@ async def record_lost(run: Run) -> None:
 async def contradicted(run: Run) -> None:
     """An order that is submitted again with other content."""
     await run.submit(ORDER)
-    await run.submit_by_process({**ORDER, "currency": "USD"}, expected="Conflict")
+    await run.submit_by_process({**ORDER, "currency": "USD"}, expected="DeadLettered")
     await run.reached(TaskState.PROCESSED)
 
 

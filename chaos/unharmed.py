@@ -89,7 +89,7 @@ async def reply_lost(run: Run) -> None:
 
 async def service_shut(run: Run) -> None:
     """A person has kept tasks from a service for long, when an order comes to it; it goes on once it is let in."""
-    force = run.world.stores.services.force
+    force = run.world.stores.breakers.force
     await force("payments", "open", requester="a play", reason="their maintenance")
     await eventually(lambda: _has_long_moved(run, "payments"), within_s=2 * SEEN.total_seconds())
     await run.submit(ORDER)
@@ -171,7 +171,7 @@ async def contradicted_afterwards(run: Run) -> None:
     """An order that is submitted again with other content, when it is Processed."""
     await run.submit(ORDER)
     await run.reached(TaskState.PROCESSED)
-    await run.submit_by_process({**ORDER, "currency": "USD"}, expected="Conflict")
+    await run.submit_by_process({**ORDER, "currency": "USD"}, expected="DeadLettered")
 
 
 async def undo_refused(run: Run) -> None:

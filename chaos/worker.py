@@ -20,7 +20,7 @@ from runtime.roles import Role, run_roles
 from runtime.settings import Settings
 from runtime.wiring import Stores, open_stores
 from store.orders import Amendment
-from store.submission import Verdict
+from store.submission import SubmissionOutcome
 
 
 def main() -> None:
@@ -44,7 +44,7 @@ async def _work(settings: Settings) -> None:
         print(await _ASKED[asked](stores, os.environ[asked]))
 
 
-async def _submit(stores: Stores, message: str) -> Verdict:
+async def _submit(stores: Stores, message: str) -> SubmissionOutcome:
     return await stores.desk.submit(stores.desk.parse(message))
 
 
@@ -70,8 +70,8 @@ async def _repair(stores: Stores, what: str) -> object:
 
 
 async def _force(stores: Stores, service: str) -> None:
-    await stores.services.force(service, "open", requester="tests", reason="to see")
-    await stores.services.force(service, None, requester="tests", reason="seen")
+    await stores.breakers.force(service, "open", requester="tests", reason="to see")
+    await stores.breakers.force(service, None, requester="tests", reason="seen")
 
 
 _ASKED: dict[str, Callable[[Stores, str], Awaitable[object]]] = {

@@ -24,12 +24,12 @@ from domain.messages import Json
 from domain.states import TaskState
 from domain.undo_requests import UndoRequest
 from runtime.wiring import Stores, caps
-from store.admission import Intake
+from store.admission import Admission, CapReached
 from store.database import Database
 from store.orders import Amendment, Orders
 from store.snapshot import Snapshot
 from store.state_store import StateStore
-from store.submission import Accepted, Conflict, Refused, Submission, Verdict
+from store.submission import Accepted, DeadLettered, Submission, SubmissionOutcome
 from tests.conftest import MACHINE, ORDER
 
 Way = Literal["", "store", "signal", "attempt"]
@@ -111,8 +111,8 @@ async def stores_through_proxies(world: World) -> AsyncIterator[Stores]:
         Database(dsn, name="state store", size=6) as state,
         Database(orders_dsn, name="orders database", size=6) as orders,
     ):
-        intake = Intake(state, caps(world.settings))
-        yield replace(world.stores, store=StateStore(state), orders=Orders(orders), intake=intake)
+        admission = Admission(state, caps(world.settings))
+        yield replace(world.stores, store=StateStore(state), orders=Orders(orders), admission=admission)
 
 
 class Traffic:
@@ -174,14 +174,14 @@ class Traffic:
             said = await self._once(message)
             self.answers.append(line_of_log(message, said))
             match said:
-                case Accepted() | Conflict():
+                case Accepted() | DeadLettered():
                     return
-                case Refused(retry_after=pause):
+                case CapReached(retry_after=pause):
                     await asyncio.sleep(pause.total_seconds() * self._random.uniform(1, 1.5))
                 case None:
                     await asyncio.sleep(_AGAIN_S)
 
-    async def _once(self, message: Submission) -> Verdict | None:
+    async def _once(self, message: Submission) -> SubmissionOutcome | None:
         """Submit once; None: there was no answer."""
         with suppress(Unreachable, UsageError):
             return await self._stores.desk.submit(message)

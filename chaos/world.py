@@ -43,8 +43,9 @@ from domain.undo_requests import UndoRequest, UndoVerdict
 from runtime.plugin import new_plugin
 from runtime.roles import Role
 from runtime.wiring import Stores, open_stores
+from store.admission import CapReached
 from store.reads import Reads, open_reads
-from store.submission import Accepted, Conflict, Refused, Submission, Verdict, digest_of
+from store.submission import Accepted, DeadLettered, Submission, SubmissionOutcome, digest_of
 from tests.conftest import Simulators, eventually
 from tests.workers import environment
 
@@ -55,8 +56,8 @@ _NETWORK = timedelta(seconds=5)
 
 _WORDS: dict[type, Literal["accepted", "conflict", "refused", "unreachable"]] = {
     Accepted: "accepted",
-    Conflict: "conflict",
-    Refused: "refused",
+    DeadLettered: "conflict",
+    CapReached: "refused",
     type(None): "unreachable",
 }
 
@@ -121,7 +122,7 @@ class World:
         self.settings = settings_at(ports, given)
         self.stores: Stores = await stack.enter_async_context(open_stores(self.direct, size=4))
         for definition in registry():
-            await self.stores.intake.publish(definition)
+            await self.stores.admission.publish(definition)
         self.reads: Reads = await stack.enter_async_context(open_reads(self.direct.database_url.get_secret_value()))
         self.client = await Client.connect(f"{LOOPBACK}:{self._ports()['temporal']}", plugins=[new_plugin()])
         self.nursery = self._nursery or await stack.enter_async_context(Nursery())
@@ -181,7 +182,7 @@ class World:
             said = await replace(self.stores, registry=known or registry()).desk.submit(submission)
         return self.note(submission, said, known)
 
-    def note(self, submission: Submission, said: Verdict | None, known: Registry | None = None) -> Answer:
+    def note(self, submission: Submission, said: SubmissionOutcome | None, known: Registry | None = None) -> Answer:
         """Note what a submitter was told; None: nothing."""
         self.answers.append(line_of_log(submission, said, known))
         return self.answers[-1]
@@ -229,7 +230,7 @@ class World:
             return (await audit(loader, None, ledgers, runs=runs, answers=Answers.of(self.answers))).violations
 
 
-def line_of_log(submission: Submission, said: Verdict | None, known: Registry | None = None) -> Answer:
+def line_of_log(submission: Submission, said: SubmissionOutcome | None, known: Registry | None = None) -> Answer:
     """What a submitter was told, as it keeps it; None: nothing."""
     definition = (known or registry()).newest(submission.definition)
     assert definition is not None

@@ -11,8 +11,7 @@ from cli.output import Format, print_json, print_line
 from domain.faults import Unreachable
 from runtime.settings import Settings, address
 from store.migrate import migrate as upgrade
-from store.schema import Database as DatabaseName
-from store.schema import check_schema
+from store.schema import DatabaseName, check_schema
 
 
 def migrate(output: Output = Format.TEXT) -> ExitCode:

@@ -12,7 +12,8 @@ from cli.messages import Message
 from cli.output import plain, print_line, print_note
 from domain.faults import Unreachable, UsageError
 from domain.states import TaskState
-from store.submission import Accepted, Conflict, InvalidSubmission, Refused, SubmissionDesk, Verdict
+from store.admission import CapReached
+from store.submission import Accepted, DeadLettered, InvalidSubmission, SubmissionDesk, SubmissionOutcome
 
 _CODES = {
     "accepted": ExitCode.OK,
@@ -98,14 +99,14 @@ async def _one(desk: SubmissionDesk, message: Message, submitter: str) -> Receip
         return Receipt(message.line, None, "failed", f"it is not known whether it was taken: {error!r}")
 
 
-def _receipt(line: int, verdict: Verdict) -> Receipt:
+def _receipt(line: int, verdict: SubmissionOutcome) -> Receipt:
     match verdict:
         case Accepted(task_id, _, new):
             return Receipt(line, task_id, "accepted" if new else "already accepted")
-        case Conflict(task_id, reason):
+        case DeadLettered(task_id, reason):
             text = f"conflict: {reason}; it is kept as a dead letter, and nothing was overwritten"
             return Receipt(line, task_id, "conflict", text)
-        case Refused(task_id, reason, retry_after):
+        case CapReached(task_id, reason, retry_after):
             seconds = retry_after.total_seconds()
             text = f"refused: {reason}; nothing was written, try again in {seconds:.0f} s"
             return Receipt(line, task_id, "refused", text, retry_after_s=seconds)

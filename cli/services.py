@@ -18,7 +18,7 @@ from domain.text import clean
 from operators.services import KnownServices, force, has_moved, look_up, next_probe, state_of
 from operators.times import instant
 from runtime.wiring import breaker_terms, open_state_store
-from store.breakers import Forced, Services
+from store.breakers import CircuitBreakers, Forced
 from store.rows import ServiceEvent, ServiceRow
 
 _STYLES = {"open": "bold red", "closed": "green"}
@@ -60,7 +60,7 @@ async def _show(name: str | None, output: Format) -> ExitCode:
 async def _force(name: str, forced: Forced | None, requester: str, reason: str, output: Format) -> ExitCode:
     found = settings()
     async with open_state_store(found, size=2) as store, reading(found) as reads:
-        breakers = Services(store.database, breaker_terms(found))
+        breakers = CircuitBreakers(store.database, breaker_terms(found))
         _tell(await force(breakers, reads, name, forced, requester=requester, reason=reason), output)
     return ExitCode.OK
 

@@ -145,7 +145,7 @@ async def _note_unclaimed(stores: Stores, tasks: Sequence[Task]) -> None:
 async def _warn_of_no_worker(stores: Stores, tasks: Sequence[Task]) -> set[str]:
     """Say which definitions no live worker has; returns them."""
     names = sorted({t.definition for t in tasks if not t.state.is_settled})
-    dead = {n for n in names if not await stores.intake.live_worker_for(n, 3 * ALIVE)}
+    dead = {n for n in names if not await stores.admission.live_worker_for(n, 3 * ALIVE)}
     for name in sorted(dead):
         count = sum(t.definition == name for t in tasks)
         print_note(

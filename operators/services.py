@@ -8,7 +8,7 @@ from datetime import datetime
 
 from domain.faults import NotFound
 from operators.times import instant
-from store.breakers import Forced, Services
+from store.breakers import CircuitBreakers, Forced
 from store.reads import Reads
 from store.rows import ServiceEvent, ServiceRow
 
@@ -39,7 +39,7 @@ async def look_up(reads: Reads, name: str | None) -> KnownServices:
 
 
 async def force(
-    breakers: Services, reads: Reads, name: str, state: Forced | None, *, requester: str, reason: str
+    breakers: CircuitBreakers, reads: Reads, name: str, state: Forced | None, *, requester: str, reason: str
 ) -> KnownServices:
     """Hold a service's breaker open or closed, or leave it to itself (None). Raises as `look_up`."""
     await look_up(reads, name)

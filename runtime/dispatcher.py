@@ -23,8 +23,8 @@ from domain.definition import Registry
 from domain.faults import Unreachable
 from domain.states import CLAIMABLE, TaskState
 from runtime.starts import AT_ONCE, PAUSE, RunStarter, Started
-from store.admission import Intake
-from store.breakers import Services
+from store.admission import Admission
+from store.breakers import CircuitBreakers
 from store.claims import CHANNEL, Claim
 from store.connection import connect_async, is_of_rows
 from store.orders import Orders, Record
@@ -46,8 +46,8 @@ class Dispatcher:
         client: Client,
         store: StateStore,
         orders: Orders,
-        intake: Intake,
-        services: Services,
+        admission: Admission,
+        breakers: CircuitBreakers,
         registry: Registry,
         *,
         worker: str,
@@ -56,10 +56,10 @@ class Dispatcher:
         eager: bool = True,
         draining: asyncio.Event | None = None,
     ) -> None:
-        self._store, self._claims, self._orders, self._services = store, store.claims, orders, services
+        self._store, self._claims, self._orders, self._breakers = store, store.claims, orders, breakers
         self._worker, self._slots, self._poll = worker, slots, poll_interval
         self._definitions = [(d.name, d.version) for d in registry]
-        self._starter = RunStarter(client, store, intake, registry, eager=eager)
+        self._starter = RunStarter(client, store, admission, registry, eager=eager)
         self._draining = draining or asyncio.Event()
         self._wakes = {state: asyncio.Event() for state in CLAIMABLE}
         self._claiming = asyncio.Lock()
@@ -86,7 +86,7 @@ class Dispatcher:
         Raises:
             Unreachable: A store or Temporal is; what could not be started for that is given back.
         """
-        if await self._services.lease(self._definitions):
+        if await self._breakers.lease(self._definitions):
             self.wake()  # it may have been chosen from what others claim here
         return await self._round(None, states)
 

@@ -16,7 +16,7 @@ from domain.definition import Definition, Registry
 from domain.faults import Unreachable
 from domain.search_attributes import TASK_ATTEMPT, TASK_DEFINITION, TASK_ID, TASK_SUBMITTER
 from runtime.temporal import queue_of
-from store.admission import Intake
+from store.admission import Admission
 from store.claims import Claim
 from store.state_store import StateStore
 
@@ -74,8 +74,10 @@ class RunStarter:
     `eager`: ask for the first workflow task with the start; only where a worker runs in this process.
     """
 
-    def __init__(self, client: Client, store: StateStore, intake: Intake, registry: Registry, *, eager: bool) -> None:
-        self._client, self._claims, self._intake, self._eager = client, store.claims, intake, eager
+    def __init__(
+        self, client: Client, store: StateStore, admission: Admission, registry: Registry, *, eager: bool
+    ) -> None:
+        self._client, self._claims, self._admission, self._eager = client, store.claims, admission, eager
         self._timeouts = {(d.name, d.version): execution_timeout(d) for d in registry}
 
     async def start(self, claim: Claim, run: RunInput) -> Started | None:
@@ -140,7 +142,7 @@ class RunStarter:
         """A fault of this very task: it waits longer and longer, a person is told, and number `most` ends it."""
         log.error(cause, task_id=claim.task.task_id, attempt=claim.locked_by)
         await self._claims.not_started(claim, cause, fault=fault, pause=pause, most=most)
-        await self._intake.alert_once(fault, claim.task.task_id, alert or cause)
+        await self._admission.alert_once(fault, claim.task.task_id, alert or cause)
 
 
 def _most(error: RPCError) -> int:

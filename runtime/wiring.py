@@ -12,8 +12,8 @@ from uuid import uuid4
 
 from domain.definition import Registry
 from runtime.settings import Settings, address
-from store.admission import ALIVE, Caps, Intake
-from store.breakers import BreakerTerms, Services
+from store.admission import ALIVE, Admission, AdmissionCaps
+from store.breakers import BreakerTerms, CircuitBreakers
 from store.database import Database
 from store.orders import Orders
 from store.schema import check_schema
@@ -30,14 +30,14 @@ class Stores:
 
     store: StateStore
     orders: Orders
-    intake: Intake
-    services: Services
+    admission: Admission
+    breakers: CircuitBreakers
     registry: Registry
 
     @property
     def desk(self) -> SubmissionDesk:
         """Where submissions are taken in."""
-        return SubmissionDesk(self.intake, self.orders, self.registry)
+        return SubmissionDesk(self.admission, self.orders, self.registry)
 
 
 @asynccontextmanager
@@ -60,8 +60,8 @@ async def open_stores(settings: Settings, *, size: int = 8, orders_may_be_away: 
         yield Stores(
             store=store,
             orders=Orders(orders),
-            intake=Intake(store.database, caps(settings)),
-            services=Services(store.database, breaker_terms(settings)),
+            admission=Admission(store.database, caps(settings)),
+            breakers=CircuitBreakers(store.database, breaker_terms(settings)),
             registry=registry(),
         )
 
@@ -75,9 +75,9 @@ async def open_state_store(settings: Settings, *, size: int = 8) -> AsyncIterato
         yield StateStore(database, claim_within=settings.claim_within)
 
 
-def caps(settings: Settings) -> Caps:
+def caps(settings: Settings) -> AdmissionCaps:
     """Admission caps."""
-    return Caps(settings.max_in_flight, settings.max_pending, settings.max_pending_age)
+    return AdmissionCaps(settings.max_in_flight, settings.max_pending, settings.max_pending_age)
 
 
 def breaker_terms(settings: Settings) -> BreakerTerms:

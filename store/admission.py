@@ -20,7 +20,7 @@ _ADMISSION_LOCK = 7_233_002
 
 
 @dataclass(frozen=True)
-class Caps:
+class AdmissionCaps:
     """Bounds on what is taken in, for each definition by itself; never applied to recovery or undo."""
 
     in_flight: int
@@ -36,15 +36,16 @@ class Admitted:
 
 
 @dataclass(frozen=True)
-class Full:
-    """Nothing was written: a cap is reached."""
+class CapReached:
+    """Nothing was written: come again later."""
 
+    task_id: str
     reason: str
     retry_after: timedelta
 
 
 @dataclass(frozen=True)
-class Contradiction:
+class RecordDiffers:
     """A record of that id says something else, or says it in the words of another version of the definition."""
 
     definition: str
@@ -73,13 +74,13 @@ class Unfinished:
     created_at: datetime
 
 
-class Intake:
+class Admission:
     """Writes of the submission path, as the application's role."""
 
-    def __init__(self, database: Database, caps: Caps) -> None:
+    def __init__(self, database: Database, caps: AdmissionCaps) -> None:
         self._database, self._caps = database, caps
 
-    async def admit(self, new: NewTask) -> Admitted | Full | Contradiction:
+    async def admit(self, new: NewTask) -> Admitted | CapReached | RecordDiffers:
         """Create the state row if it is missing and the caps leave room, all in one transaction."""
         _, rows = await self._database.transaction(
             ("SELECT pg_advisory_xact_lock(%(lock)s)", {"lock": _ADMISSION_LOCK}),
@@ -90,9 +91,9 @@ class Intake:
             found = rows[1][0]
             if found["record_digest"] == new.digest and found["definition"] == new.definition.name:
                 return Admitted(new=False)
-            return Contradiction(found["definition"], found["version"])
+            return RecordDiffers(found["definition"], found["version"])
         load = rows[2][0]
-        return Admitted(new=True) if load["added"] else self._full(new.definition.name, load)
+        return Admitted(new=True) if load["added"] else self._cap_reached(new, load)
 
     async def is_on_record(self, task_id: str) -> bool:
         """Whether there is a task of that id."""
@@ -192,14 +193,12 @@ class Intake:
             "max_pending_age_s": self._caps.pending_age.total_seconds(),
         }
 
-    def _full(self, definition: str, load: dict[str, float]) -> Full:
-        caps = self._caps
+    def _cap_reached(self, new: NewTask, load: dict[str, float]) -> CapReached:
+        caps, name, soon = self._caps, new.definition.name, timedelta(seconds=10)
         if load["in_flight"] >= caps.in_flight:
-            return Full(f"{caps.in_flight} {definition} tasks are in flight, which is the cap", timedelta(seconds=10))
+            return CapReached(new.task_id, f"{caps.in_flight} {name} tasks are in flight, which is the cap", soon)
         if load["pending"] >= caps.pending:
-            return Full(f"{caps.pending} {definition} tasks are pending, which is the cap", timedelta(seconds=10))
+            return CapReached(new.task_id, f"{caps.pending} {name} tasks are pending, which is the cap", soon)
         age = timedelta(seconds=round(load["oldest_pending_s"]))
-        return Full(
-            f"the oldest pending {definition} task has waited {age}, over the cap of {caps.pending_age}",
-            timedelta(seconds=30),
-        )
+        reason = f"the oldest pending {name} task has waited {age}, over the cap of {caps.pending_age}"
+        return CapReached(new.task_id, reason, timedelta(seconds=30))

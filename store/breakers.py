@@ -49,7 +49,7 @@ _FRESH_S = 1.0
 _THERE = "INSERT INTO service (name) VALUES (%(name)s) ON CONFLICT (name) DO NOTHING"
 
 
-class Services:
+class CircuitBreakers:
     """The breakers, as workers see and move them."""
 
     def __init__(self, database: Database, terms: BreakerTerms) -> None:

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import structlog
 
-from store.admission import Intake, Unfinished
+from store.admission import Admission, Unfinished
 from store.connection import is_of_rows
 from store.orders import Orders
 
@@ -25,8 +25,8 @@ _PAGE = 100
 class Housekeeper:
     """Looks after rows that stay unconfirmed for longer than `grace`, a page a round."""
 
-    def __init__(self, intake: Intake, orders: Orders, grace: timedelta) -> None:
-        self._intake, self._orders, self._grace = intake, orders, grace
+    def __init__(self, admission: Admission, orders: Orders, grace: timedelta) -> None:
+        self._admission, self._orders, self._grace = admission, orders, grace
         self._last: Unfinished | None = None
 
     async def tidy(self) -> None:
@@ -35,7 +35,7 @@ class Housekeeper:
         Raises:
             Unreachable: A store did not answer; the next round goes on.
         """
-        page = await self._intake.unconfirmed(self._grace, _PAGE, self._last)
+        page = await self._admission.unconfirmed(self._grace, _PAGE, self._last)
         for row in page:
             self._last = row
             try:
@@ -44,13 +44,13 @@ class Housekeeper:
                 if not is_of_rows(error):
                     raise
                 message = f"its submission can be neither confirmed nor removed: {error}"
-                await self._intake.alert_once("submission_stuck", row.task_id, message)
+                await self._admission.alert_once("submission_stuck", row.task_id, message)
         if len(page) < _PAGE:
             self._last = None
 
     async def finish(self, row: Unfinished) -> None:
         """Confirm a row if it has its business record; otherwise remove it, as it was seen."""
         if not await self._orders.abandon(row.task_id, row.definition, row.digest):
-            await self._intake.confirm(row.task_id, row.digest, actor=HOUSEKEEPER)
-        elif await self._intake.remove(row):
+            await self._admission.confirm(row.task_id, row.digest, actor=HOUSEKEEPER)
+        elif await self._admission.remove(row):
             log.warning("submission abandoned", task_id=row.task_id)

@@ -14,12 +14,12 @@ from sqlalchemy import Connection, MetaData, create_engine, pool, text
 
 from domain.faults import Unreachable
 from store.connection import SQLALCHEMY, connect
-from store.schema import Database
+from store.schema import DatabaseName
 
 _LOCK = 7_233_001
 
 
-def migrate(dsn: str, database: Database) -> None:
+def migrate(dsn: str, database: DatabaseName) -> None:
     """Bring the schema of one database to the newest version. `dsn`: as its owner.
 
     Raises:
@@ -61,7 +61,7 @@ def run_folder(connection: Connection, folder: str) -> None:
         run_script(connection, script)
 
 
-def _config(dsn: str, database: Database) -> Config:
+def _config(dsn: str, database: DatabaseName) -> Config:
     config = Config()
     scripts = str(Path(__file__).parent / "migrations" / database)
     config.set_main_option("script_location", scripts.replace("%", "%%"))  # it would be a placeholder

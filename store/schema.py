@@ -13,20 +13,20 @@ from store.connection import connect, place_of
 
 log = logging.getLogger(__name__)  # not structlog, which takes a while to load: every command comes by here
 
-Database = Literal["state", "orders"]
-_TABLE: dict[Database, str] = {"state": "task", "orders": "business_record"}
+DatabaseName = Literal["state", "orders"]
+_TABLE: dict[DatabaseName, str] = {"state": "task", "orders": "business_record"}
 """A table by which the two are told apart."""
 
 MIGRATE_COMMAND = "python starter.py migrate"
 
 
-def newest_version(database: Database) -> str:
+def newest_version(database: DatabaseName) -> str:
     """The version that this release needs: that of its last migration."""
     versions = (Path(__file__).parent / "migrations" / database / "versions").glob("*.py")
     return max(v.stem for v in versions).split("_", 1)[0]
 
 
-def check_schema(dsn: str, database: Database, *, may_be_away: bool = False) -> None:
+def check_schema(dsn: str, database: DatabaseName, *, may_be_away: bool = False) -> None:
     """Refuse to go on with a schema of another version.
 
     Raises:

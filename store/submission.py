@@ -11,7 +11,6 @@ import hashlib
 import json
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -21,7 +20,7 @@ from domain.faults import UsageError
 from domain.ids import NEW_TASK_ID
 from domain.json_text import BadJson, read_json
 from domain.messages import Json
-from store.admission import Admitted, Contradiction, Full, Intake, NewTask
+from store.admission import Admission, Admitted, CapReached, NewTask, RecordDiffers
 from store.orders import Orders
 
 MOST_BYTES = 256 * 1024
@@ -53,23 +52,14 @@ class Accepted:
 
 
 @dataclass(frozen=True)
-class Conflict:
+class DeadLettered:
     """A record of that id says something else: the message is in the dead letters, nothing was overwritten."""
 
     task_id: str
     reason: str
 
 
-@dataclass(frozen=True)
-class Refused:
-    """Nothing was written: come again later."""
-
-    task_id: str
-    reason: str
-    retry_after: timedelta
-
-
-Verdict = Accepted | Conflict | Refused
+SubmissionOutcome = Accepted | DeadLettered | CapReached
 
 
 class InvalidSubmission(UsageError):
@@ -85,8 +75,8 @@ class InvalidSubmission(UsageError):
 class SubmissionDesk:
     """Takes submissions in."""
 
-    def __init__(self, intake: Intake, orders: Orders, registry: Registry) -> None:
-        self._intake, self._orders, self._registry = intake, orders, registry
+    def __init__(self, admission: Admission, orders: Orders, registry: Registry) -> None:
+        self._admission, self._orders, self._registry = admission, orders, registry
 
     def parse(self, text: str | bytes) -> Submission:
         """Read and check one message without writing anything.
@@ -103,46 +93,46 @@ class SubmissionDesk:
             raise InvalidSubmission(error.problems) from error
         except ValidationError as error:
             raise InvalidSubmission(_problems(error, ())) from error
-        self._readable(submission)
+        self._read(submission)
         return submission
 
-    async def submit(self, submission: Submission) -> Verdict:
+    async def submit(self, submission: Submission) -> SubmissionOutcome:
         """Write what is missing of both records, confirm them, and acknowledge.
 
         Raises:
             InvalidSubmission: As `parse`.
             Unreachable: A store did not answer. Submitting the same again is safe, and finishes what was begun.
         """
-        definition, record = self._readable(submission)[0]
-        if definition is not self._newest(submission) and not await self._intake.is_on_record(submission.task_id):
+        definition, record = self._read(submission)
+        if definition is not self._newest(submission) and not await self._admission.is_on_record(submission.task_id):
             _validated(self._newest(submission), submission)  # only a redelivery may speak the words of an old version
         for _ in range(4):
             digest = digest_of(definition.name, record)
             new = NewTask(submission.task_id, definition, digest, submission.submitter, submission.reply_to)
-            match await self._intake.admit(new):
-                case Full(reason, retry_after):
-                    return Refused(submission.task_id, reason, retry_after)
-                case Contradiction(name, version):
+            match await self._admission.admit(new):
+                case CapReached() as full:
+                    return full
+                case RecordDiffers(name, version):
                     older = self._registry.find(name, version)
                     if name != definition.name or version == definition.version or older is None:
-                        return await self._conflict(submission, "its content differs from the record of that task id")
+                        return await self._dead_letter(
+                            submission, "its content differs from the record of that task id"
+                        )
                     definition, record = older, _validated(older, submission)  # a redelivery across a release
                 case Admitted(is_new):
                     if not await self._orders.create(submission.task_id, definition.name, record, digest):
-                        return await self._conflict(submission, "the orders database has another record of that id")
-                    if await self._intake.confirm(submission.task_id, digest, actor=SUBMISSION):
+                        return await self._dead_letter(submission, "the orders database has another record of that id")
+                    if await self._admission.confirm(submission.task_id, digest, actor=SUBMISSION):
                         return Accepted(submission.task_id, definition.name, is_new)
         raise UsageError(f"task {submission.task_id}: its submission is being removed; submit it again")
 
-    def _readable(self, submission: Submission) -> list[tuple[Definition, Json]]:
-        """The versions of its definition that can read the record, newest first; at least one."""
+    def _read(self, submission: Submission) -> tuple[Definition, Json]:
+        """The record, by the newest version of its definition that can read it."""
         newest = self._newest(submission)
-        versions = sorted((d for d in self._registry if d.name == newest.name), key=lambda d: -d.version)
-        found = []
-        for version in versions:
+        for version in sorted((d for d in self._registry if d.name == newest.name), key=lambda d: -d.version):
             with suppress(InvalidSubmission):
-                found.append((version, _validated(version, submission)))
-        return found or [(newest, _validated(newest, submission))]
+                return version, _validated(version, submission)
+        return newest, _validated(newest, submission)
 
     def _newest(self, submission: Submission) -> Definition:
         definition = self._registry.newest(submission.definition)
@@ -151,10 +141,10 @@ class SubmissionDesk:
             raise InvalidSubmission([f"definition: there is no {submission.definition[:80]!r} (there are: {known})"])
         return definition
 
-    async def _conflict(self, submission: Submission, reason: str) -> Conflict:
+    async def _dead_letter(self, submission: Submission, reason: str) -> DeadLettered:
         message = submission.model_dump(mode="json")
-        await self._intake.dead_letter(submission.task_id, submission.submitter, reason, message)
-        return Conflict(submission.task_id, reason)
+        await self._admission.dead_letter(submission.task_id, submission.submitter, reason, message)
+        return DeadLettered(submission.task_id, reason)
 
 
 def _validated(definition: Definition, submission: Submission) -> Json:

@@ -116,7 +116,7 @@ class Task(StateTable, table=True):
             "task_id",
             postgresql_where=text("locked_by IS NULL AND confirmed AND state IN ('Pending', 'Compensating')"),
         ),
-        # Intake.unconfirmed: submissions that are not finished, oldest first
+        # Admission.unconfirmed: submissions that are not finished, oldest first
         Index("task_unconfirmed", "created_at", "task_id", postgresql_where=text("NOT confirmed")),
         # expired.sql: what is held, by deadline
         Index("task_held", "complete_by", "task_id", postgresql_where=text("locked_by IS NOT NULL")),

@@ -34,7 +34,7 @@ from runtime.temporal import connect
 from runtime.wiring import Stores, open_stores, sweep_terms
 from store.database import Database
 from store.reads import Reads, TaskPage, open_reads
-from store.submission import Verdict
+from store.submission import SubmissionOutcome
 from store.supervision import Supervision
 from supervisor.activities import SupervisorActivities, SweepReport, sweep_once
 from supervisor.schedule import SCHEDULE_ID
@@ -232,7 +232,9 @@ class Bench:
         self.settings, self.client, self.stores, self.reads = settings, client, stores, reads
         self.supervision, self._supervisor = supervision, SupervisorActivities(supervision, client)
 
-    async def submit(self, record: dict[str, Any], task_id: str, definition: str = "order", **more: Any) -> Verdict:
+    async def submit(
+        self, record: dict[str, Any], task_id: str, definition: str = "order", **more: Any
+    ) -> SubmissionOutcome:
         """Submit; the dispatchers hear of it."""
         message = {"task_id": task_id, "definition": definition, "record": record, **more}
         return await self.stores.desk.submit(self.stores.desk.parse(json.dumps(message)))
@@ -355,7 +357,7 @@ async def bench(settings: Settings, client: Client, databases: Databases) -> Asy
     async with AsyncExitStack() as stack:
         stores = await stack.enter_async_context(open_stores(settings))
         for definition in registry():
-            await stores.intake.publish(definition)
+            await stores.admission.publish(definition)
         reads = await stack.enter_async_context(open_reads(databases.app))
         database = await stack.enter_async_context(Database(databases.supervisor, name="state store", size=4))
         yield Bench(settings, client, stores, reads, Supervision(database))

@@ -20,13 +20,13 @@ from domain.attempts import BeginStep, StepWork, WriteResult
 from domain.definition import Definition
 from domain.messages import AgentRequest, Completed, GaveUp, Grant, Json, Outcome
 from runtime.starts import Started
-from store.admission import Caps, Full, Intake, NewTask
+from store.admission import Admission, AdmissionCaps, CapReached, NewTask
 from store.claims import Hold
 from store.orders import Amendment
 from store.submission import SUBMISSION, Accepted, Submission, digest_of
 
 _AN_HOUR_S = 3600.0
-_BOUNDLESS = Caps(in_flight=1 << 30, pending=1 << 30, pending_age=timedelta(days=365))
+_BOUNDLESS = AdmissionCaps(in_flight=1 << 30, pending=1 << 30, pending_age=timedelta(days=365))
 _MORE_TRIES = 2
 
 
@@ -237,9 +237,9 @@ def counting_before_the_insert(real: Any) -> Any:
     async def admit(self: Any, new: NewTask) -> Any:
         load = (await self._database.rows(_LOAD, {"definition": new.definition.name}))[0]
         if load["in_flight"] >= self._caps.in_flight or load["pending"] >= self._caps.pending:
-            return Full("a cap is reached", timedelta(seconds=2))
+            return CapReached(new.task_id, "a cap is reached", timedelta(seconds=2))
         await asyncio.sleep(0.3)  # the insert is sent over a line that is not always quick
-        return await real(Intake(self._database, _BOUNDLESS), new)
+        return await real(Admission(self._database, _BOUNDLESS), new)
 
     return admit
 

@@ -11,7 +11,7 @@ from activities.bookkeeping import Bookkeeping
 from chaos.planted import behaviours as b
 from chaos.planted.patches import Behaviour, Patch, Statement, put_in
 from runtime.starts import RunStarter
-from store.admission import Intake
+from store.admission import Admission
 from store.claims import Hold
 from store.orders import Orders
 from store.steps import Forward, Steps
@@ -412,7 +412,7 @@ BUGS = (
         "the submission is acknowledged, and its business record written and confirmed behind that",
         (
             Behaviour(Orders, "create", b.creating_behind_the_acknowledgement),
-            Behaviour(Intake, "confirm", b.confirming_behind_the_acknowledgement),
+            Behaviour(Admission, "confirm", b.confirming_behind_the_acknowledgement),
         ),
         ("submitter: before:admit",),
         ("acknowledged_task_is_there", "acknowledged_task_is_whole"),
@@ -434,7 +434,7 @@ BUGS = (
     Bug(
         "cap_outside_the_transaction",
         "the caps are looked at first, and the task is inserted afterwards",
-        (Behaviour(Intake, "admit", b.counting_before_the_insert),),
+        (Behaviour(Admission, "admit", b.counting_before_the_insert),),
         CHAOS,
         ("admission_caps_held",),
         by_submitter=True,

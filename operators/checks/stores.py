@@ -15,8 +15,7 @@ from store.admission import ALIVE
 from store.connection import is_shared, place_of
 from store.database import Database
 from store.reads import open_reads
-from store.schema import MIGRATE_COMMAND, check_schema
-from store.schema import Database as DatabaseName
+from store.schema import MIGRATE_COMMAND, DatabaseName, check_schema
 from store.supervision import Supervision
 
 _WORKER = "start one: `python worker.py`"

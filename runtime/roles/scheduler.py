@@ -27,7 +27,7 @@ from runtime.settings import Settings
 from runtime.supervision_watch import SupervisionWatch
 from runtime.temporal import queue_of
 from runtime.wiring import Stores, open_stores, process_name, sweep_terms
-from store.admission import ALIVE, Intake
+from store.admission import ALIVE, Admission
 from store.housekeeping import Housekeeper
 from store.inbox import InboxStore
 from store.state_store import StateStore
@@ -64,8 +64,8 @@ async def scheduler_at_work(
             client,
             stores.store,
             stores.orders,
-            stores.intake,
-            stores.services,
+            stores.admission,
+            stores.breakers,
             stores.registry,
             worker=name,
             slots=settings.task_slots,
@@ -74,10 +74,10 @@ async def scheduler_at_work(
         )
         stores.store.tasks.on_settled = dispatcher.wake
         watch = SupervisionWatch(Supervision(stores.store.database), client, sweep_terms(settings))
-        housekeeper = Housekeeper(stores.intake, stores.orders, settings.orphan_grace)
+        housekeeper = Housekeeper(stores.admission, stores.orders, settings.orphan_grace)
 
         async def show() -> None:
-            await publish_definitions(stores.intake, stores.registry, name)
+            await publish_definitions(stores.admission, stores.registry, name)
 
         async with in_background(
             draining,
@@ -92,14 +92,14 @@ async def scheduler_at_work(
                 await _all_recorded(stores.store, name, draining.to_record_s)
 
 
-async def publish_definitions(intake: Intake, registry: Registry, worker: str) -> None:
+async def publish_definitions(admission: Admission, registry: Registry, worker: str) -> None:
     """Put every definition's policies on record, and show that this worker has it.
 
     Raises:
         DefinitionError: A released version says something else: a change needs a new version.
     """
     for definition in registry:
-        if not await intake.publish(definition, worker):
+        if not await admission.publish(definition, worker):
             name = f"{definition.name} v{definition.version}"
             raise DefinitionError(f"{name} was released with other policies: give the change a new version")
 
@@ -110,26 +110,26 @@ async def _definitions_shown(stores: Stores, agents: Agents, worker: str) -> Asy
     inline = {service for d in stores.registry for s in d.steps if s.queue is None for service in s.services}
     check_addresses(agents, inline)
     try:
-        await publish_definitions(stores.intake, stores.registry, worker)
+        await publish_definitions(stores.admission, stores.registry, worker)
         for definition in stores.registry:
             worst = {s.name: asdict(worst_case(definition, s)) for s in definition.steps}
             log.info("worst case", definition=definition.name, version=definition.version, steps=worst)
         yield
     finally:
-        await _leave(stores.intake, worker)
+        await _leave(stores.admission, worker)
 
 
-async def _leave(intake: Intake, worker: str) -> None:
+async def _leave(admission: Admission, worker: str) -> None:
     """Say that nobody need count on this worker any more; a store that is away finds out by itself."""
     with suppress(Unreachable, TimeoutError):
         async with asyncio.timeout(1):
-            await intake.leave(worker)
+            await admission.leave(worker)
 
 
 @asynccontextmanager
 async def _bookkeeping(stores: Stores, agents: Agents) -> AsyncIterator[Bookkeeping]:
     inbox = InboxStore(stores.store.database)
-    bookkeeping = Bookkeeping(stores.store, inbox, stores.services, Reservations(), agents)
+    bookkeeping = Bookkeeping(stores.store, inbox, stores.breakers, Reservations(), agents)
     try:
         yield bookkeeping
     finally:

@@ -199,7 +199,7 @@ async def test_worker_that_was_stopped_is_counted_on_no_more_and_others_are(
             await eventually(two_are_there)
             await other.stop()
         assert not await two_are_there()
-        assert await bench.stores.intake.live_worker_for("order", 3 * ALIVE)
+        assert await bench.stores.admission.live_worker_for("order", 3 * ALIVE)
     result = await starter(settings, "submit", "-", stdin=message(task_id, order))
     assert "no live worker has the definition 'order'" in result.err
     assert "live workers have its definition" not in result.err

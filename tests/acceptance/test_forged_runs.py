@@ -163,8 +163,8 @@ async def test_worker_leaves_runs_of_a_definition_that_it_lacks_to_others(
     bench: Bench, simulators: Simulators, task_id: str
 ) -> None:
     """Twenty at once, started by somebody without a worker, while only one of two workers has their definition."""
-    await bench.stores.intake.publish(GIFT)
-    desk = SubmissionDesk(bench.stores.intake, bench.stores.orders, Registry([GIFT]))
+    await bench.stores.admission.publish(GIFT)
+    desk = SubmissionDesk(bench.stores.admission, bench.stores.orders, Registry([GIFT]))
     ids = [f"{task_id}-{n}" for n in range(20)]
     for each in ids:
         message = {"task_id": each, "definition": "gift", "record": {"sku": "TEA-01", "to": "ada@example.com"}}
@@ -173,8 +173,8 @@ async def test_worker_leaves_runs_of_a_definition_that_it_lacks_to_others(
         bench.client,
         StateStore(bench.stores.store.database, claim_within=timedelta(hours=1)),
         bench.stores.orders,
-        bench.stores.intake,
-        bench.stores.services,
+        bench.stores.admission,
+        bench.stores.breakers,
         Registry([GIFT]),
         worker="no worker",
         slots=len(ids),

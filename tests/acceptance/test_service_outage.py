@@ -14,7 +14,8 @@ import pytest
 from domain.states import TaskState
 from runtime.roles import Role
 from runtime.wiring import caps
-from store.submission import Accepted, Refused, Verdict
+from store.admission import CapReached
+from store.submission import Accepted, SubmissionOutcome
 from supervisor.schedule import SCHEDULE_ID
 from tests.conftest import MACHINE, ORDER, Bench, Simulators
 
@@ -23,9 +24,9 @@ IN_FLIGHT, PER_S, RAMP_S = 60, 10.0, 2.0
 ORDERS_A_S = 12
 
 
-async def _load(bench: Bench, task_id: str, seconds: float) -> dict[str, list[tuple[str, Verdict]]]:
+async def _load(bench: Bench, task_id: str, seconds: float) -> dict[str, list[tuple[str, SubmissionOutcome]]]:
     """Orders at a steady rate, and a machine every second; what was said to each."""
-    said: dict[str, list[tuple[str, Verdict]]] = {"order": [], "provisioning": []}
+    said: dict[str, list[tuple[str, SubmissionOutcome]]] = {"order": [], "provisioning": []}
     began = monotonic()
     for n in range(int(seconds * ORDERS_A_S)):
         kind = "provisioning" if n % ORDERS_A_S == 0 else "order"
@@ -36,7 +37,7 @@ async def _load(bench: Bench, task_id: str, seconds: float) -> dict[str, list[tu
     return said
 
 
-def accepted(said: list[tuple[str, Verdict]]) -> list[str]:
+def accepted(said: list[tuple[str, SubmissionOutcome]]) -> list[str]:
     """Ids that were acknowledged."""
     return [name for name, verdict in said if isinstance(verdict, Accepted)]
 
@@ -83,7 +84,7 @@ async def test_outage_under_load_is_bounded_and_recovery_is_paced(
             "recovery_ramp": timedelta(seconds=RAMP_S),
         }
     )
-    bench.stores.intake._caps = caps(settings)
+    bench.stores.admission._caps = caps(settings)
     async with bench.worker(Role.SCHEDULER, Role.AGENTS, Role.CALLBACKS, Role.SUPERVISOR, settings=settings):
         simulators.fault("shipping", "outage")
         most: list[int] = []
@@ -98,7 +99,7 @@ async def test_outage_under_load_is_bounded_and_recovery_is_paced(
         await bench.reads.wait_state([*orders, *machines], frozenset({TaskState.PROCESSED}), timedelta(seconds=120))
         backlog.cancel()
     await bench.client.get_schedule_handle(SCHEDULE_ID).delete()
-    refused = [v for _, v in said["order"] if isinstance(v, Refused)]
+    refused = [v for _, v in said["order"] if isinstance(v, CapReached)]
     peak = most_in_a_second([c for c in calls(simulators, orders) if c > healed])
     released = await releases(bench, orders)
     pace = most_in_a_second(released)

@@ -93,7 +93,7 @@ async def bench(settings: Settings, client: Client, databases: Databases, pair: 
     async with AsyncExitStack() as stack:
         stores = await stack.enter_async_context(open_stores(settings))
         for definition in registry():
-            await stores.intake.publish(definition)
+            await stores.admission.publish(definition)
         reads = await stack.enter_async_context(open_reads(settings.database_url.get_secret_value()))
         address = settings.supervisor_database_url.get_secret_value()
         database = await stack.enter_async_context(Database(address, name="state store", size=4))
@@ -108,7 +108,7 @@ async def test_process_that_was_pointed_at_a_replica_decides_nothing(
     """Every decision is a write, or made under a lock: a replica refuses both."""
     async with Database(pair.on_standby(databases.app), name="state store", size=1) as replica:
         with pytest.raises(Unreachable, match=REPLICA):
-            await StateStore(replica).claim("worker", [("order", 1)], 4)
+            await StateStore(replica).claims.claim("worker", [("order", 1)], 4)
     async with Database(pair.on_standby(databases.supervisor), name="state store", size=1) as replica:
         with pytest.raises(Unreachable, match=REPLICA):
             await sweep_once(SupervisorActivities(Supervision(replica), None), sweep_terms(settings))

@@ -14,7 +14,7 @@ from definitions.order import ORDER, Order
 from devstack.servers.postgres import EmbeddedPostgres
 from domain.definition import Definition, Registry
 from domain.states import StepState, TaskState
-from store.submission import Accepted, Conflict, InvalidSubmission, Submission, SubmissionDesk
+from store.submission import Accepted, DeadLettered, InvalidSubmission, Submission, SubmissionDesk
 from tests.acceptance.test_outages import away
 from tests.conftest import FULL, Bench, Databases, Simulators
 
@@ -78,7 +78,7 @@ class Wrapped(Order):
 
 def desk_of(bench: Bench, *definitions: Definition) -> SubmissionDesk:
     """Where a release with these definitions takes submissions in."""
-    return SubmissionDesk(bench.stores.intake, bench.stores.orders, Registry(definitions))
+    return SubmissionDesk(bench.stores.admission, bench.stores.orders, Registry(definitions))
 
 
 @pytest.mark.failure(7)
@@ -101,7 +101,7 @@ async def test_different_submission_after_a_release_is_a_conflict(
     await desk_of(bench, ORDER).submit(Submission(task_id=task_id, definition="order", record=order))
     released = desk_of(bench, ORDER, replace(ORDER, version=2, record=Wrapped))
     other = Submission(task_id=task_id, definition="order", record={**order, "currency": "CHF"})
-    assert isinstance(await released.submit(other), Conflict)
+    assert isinstance(await released.submit(other), DeadLettered)
     assert [a.kind for a in (await bench.page(task_id)).alerts] == ["dead_letter"]
 
 

@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from definitions import registry
 from devstack.servers.postgres import EmbeddedPostgres
 from domain.states import StepState, TaskState
-from store.admission import Caps, Intake
+from store.admission import Admission, AdmissionCaps, CapReached
 from store.claims import Claim
 from store.database import Database
-from store.submission import Accepted, Refused, SubmissionDesk
+from store.submission import Accepted, SubmissionDesk
 from store.supervision import Supervision
 from supervisor.decide import decide
 from tests.clocks import clock_off_by
@@ -172,7 +172,7 @@ async def test_deadline_is_exact_to_the_microsecond_in_any_time_zone(
 # --- load -----------------------------------------------------------------------------------------------------
 
 
-CAPS = Caps(in_flight=100, pending=60, pending_age=HOUR)
+CAPS = AdmissionCaps(in_flight=100, pending=60, pending_age=HOUR)
 BACKLOG = """
 SELECT count(*) FILTER (WHERE state IN ('Pending', 'Processing')), count(*) FILTER (WHERE state = 'Pending') FROM task
 """
@@ -182,13 +182,13 @@ SELECT count(*) FILTER (WHERE state IN ('Pending', 'Processing')), count(*) FILT
 @pytest.mark.demand("A7")
 async def test_backlog_is_never_above_its_caps_with_20_submitters_at_once(bare: StoreBench) -> None:
     """Work is taken away meanwhile, so that there is room again and again."""
-    desk = SubmissionDesk(Intake(bare.database, CAPS), bare.orders, registry())
-    refused, seen = list[Refused](), list[tuple[int, int]]()
+    desk = SubmissionDesk(Admission(bare.database, CAPS), bare.orders, registry())
+    refused, seen = list[CapReached](), list[tuple[int, int]]()
 
     async def submit(submitter: int) -> None:
         for n in range(10):
             message = {"task_id": f"t-{submitter}-{n}", "definition": "order", "record": ORDER}
-            while isinstance(verdict := await desk.submit(desk.parse(json.dumps(message))), Refused):
+            while isinstance(verdict := await desk.submit(desk.parse(json.dumps(message))), CapReached):
                 refused.append(verdict)
                 await asyncio.sleep(0.02)  # it would rather come again after `retry_after`
             assert isinstance(verdict, Accepted)

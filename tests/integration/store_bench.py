@@ -15,19 +15,19 @@ from definitions import registry
 from devstack.servers.postgres import EmbeddedPostgres
 from domain.attempts import BeginStep, UndoCall
 from domain.definition import Definition
-from store.admission import Caps, Intake
-from store.breakers import BreakerTerms, Services
+from store.admission import Admission, AdmissionCaps
+from store.breakers import BreakerTerms, CircuitBreakers
 from store.claims import Hold
 from store.connection import connect
 from store.database import Database
 from store.orders import Orders
 from store.snapshot import Snapshot
 from store.state_store import StateStore
-from store.submission import SubmissionDesk, Verdict, digest_of
+from store.submission import SubmissionDesk, SubmissionOutcome, digest_of
 from store.supervision import Supervision
 from tests.conftest import MACHINE, ORDER, Databases
 
-ROOMY = Caps(in_flight=1_000_000, pending=1_000_000, pending_age=timedelta(days=1))
+ROOMY = AdmissionCaps(in_flight=1_000_000, pending=1_000_000, pending_age=timedelta(days=1))
 BREAKER = BreakerTerms(failures=3, pause=timedelta(0), per_s=10, ramp=timedelta(seconds=4))
 LOADED = [(d.name, d.version) for d in registry()]
 RECORDS = {"order": ORDER, "provisioning": MACHINE}
@@ -44,8 +44,8 @@ class StoreBench:
         self._orders_owner = connect(databases.orders_owner, autocommit=True, row_factory=dict_row)
         self.store = StateStore(state)
         self.orders = Orders(orders)
-        self.admission = Intake(state, ROOMY)
-        self.breakers = Services(state, BREAKER)
+        self.admission = Admission(state, ROOMY)
+        self.breakers = CircuitBreakers(state, BREAKER)
         self.desk = SubmissionDesk(self.admission, self.orders, registry())
         self.supervision = Supervision(supervisor)
 
@@ -76,7 +76,7 @@ class StoreBench:
         await self.submit(task_id, definition)
         return task_id
 
-    async def submit(self, task_id: str, definition: str = "order", **record: Any) -> Verdict:
+    async def submit(self, task_id: str, definition: str = "order", **record: Any) -> SubmissionOutcome:
         """Submit a task; `record` changes its business record."""
         message = {"task_id": task_id, "definition": definition, "record": {**RECORDS[definition], **record}}
         return await self.desk.submit(self.desk.parse(json.dumps(message)))

@@ -18,12 +18,12 @@ from domain.states import TaskState
 from domain.undo_requests import UndoRequest
 from runtime.dispatcher import Dispatcher
 from runtime.plugin import new_plugin
-from store.admission import Admitted, Intake, NewTask, Unfinished
-from store.breakers import Services
+from store.admission import Admission, Admitted, NewTask, Unfinished
+from store.breakers import CircuitBreakers
 from store.database import Database
 from store.housekeeping import Housekeeper
 from store.orders import Orders
-from store.submission import Accepted, Conflict, SubmissionDesk, digest_of
+from store.submission import Accepted, DeadLettered, SubmissionDesk, digest_of
 from tests.conftest import ORDER
 from tests.integration.store_bench import (
     LOADED,
@@ -47,11 +47,11 @@ def dispatcher(
     store: StoreBench,
     client: Client,
     orders: Orders | None = None,
-    services: Services | None = None,
+    breakers: CircuitBreakers | None = None,
     **terms: Any,
 ) -> Dispatcher:
     """A dispatcher, and no worker."""
-    stores = (store.store, orders or store.orders, store.admission, services or store.breakers)
+    stores = (store.store, orders or store.orders, store.admission, breakers or store.breakers)
     return Dispatcher(client, *stores, registry(), worker="worker", slots=10, **terms)
 
 
@@ -150,7 +150,7 @@ async def test_submission_on_anothers_record_is_never_run_and_is_removed(store: 
     """The orders database holds another record of that id: the submitter got a conflict, so nothing may happen."""
     other = {**ORDER, "card_token": "tok_other"}
     await store.orders.create(task_id, "order", other, digest_of("order", other))
-    assert isinstance(await store.submit(task_id), Conflict)
+    assert isinstance(await store.submit(task_id), DeadLettered)
     assert store.kinds(task_id) == ["submitted"]
     await housekeeper(store).tidy()
     assert store.contents(task_id)[0] == []
@@ -159,7 +159,7 @@ async def test_submission_on_anothers_record_is_never_run_and_is_removed(store: 
 
 @pytest.mark.demand("A7")
 async def test_unfinished_submissions_count_in_the_caps_until_removed(store: StoreBench, task_id: str) -> None:
-    capped = Intake(store.database, ROOMY.__class__(in_flight=1, pending=1, pending_age=timedelta(hours=1)))
+    capped = Admission(store.database, ROOMY.__class__(in_flight=1, pending=1, pending_age=timedelta(hours=1)))
     await store.admission.admit(new_task(task_id))
     assert not isinstance(await capped.admit(new_task(f"{task_id}-2")), Admitted)
     await housekeeper(store).tidy()
@@ -171,7 +171,7 @@ async def test_housekeeper_comes_to_every_row_although_some_stay(store: StoreBen
     for n in range(205):
         await store.admission.admit(new_task(f"t-{n:03}"))
 
-    class Stuck(Intake):
+    class Stuck(Admission):
         """Rows that nobody can remove."""
 
         async def remove(self, seen: Unfinished) -> bool:
@@ -223,7 +223,7 @@ class Slow:
 
     def __init__(self, store: StoreBench, task_id: str, write: str) -> None:
         self._store, self._task_id, self._write, self._done = store, task_id, write, False
-        self.intake, self.orders = store.admission, store.orders
+        self.admission, self.orders = store.admission, store.orders
 
     async def meanwhile(self, name: str) -> None:
         """Once, in front of this write."""
@@ -233,9 +233,9 @@ class Slow:
                 await housekeeper(self._store).tidy()
 
     async def admit(self, new: NewTask) -> Any:
-        """As the intake's."""
+        """As the admission's."""
         await self.meanwhile("admit")
-        return await self.intake.admit(new)
+        return await self.admission.admit(new)
 
     async def create(self, *args: Any) -> Any:
         """As the orders database's."""
@@ -243,9 +243,9 @@ class Slow:
         return await self.orders.create(*args)
 
     async def confirm(self, *args: Any, **more: Any) -> Any:
-        """As the intake's."""
+        """As the admission's."""
         await self.meanwhile("confirm")
-        return await self.intake.confirm(*args, **more)
+        return await self.admission.confirm(*args, **more)
 
 
 @pytest.mark.failure(57)
@@ -301,9 +301,9 @@ async def test_row_of_another_submission_is_not_confirmed_by_this_ones_record(st
 async def test_repeated_conflict_is_one_dead_letter_and_one_alert(store: StoreBench, task_id: str) -> None:
     await store.submit(task_id)
     for _ in range(3):
-        assert isinstance(await store.submit(task_id, currency="CHF"), Conflict)
+        assert isinstance(await store.submit(task_id, currency="CHF"), DeadLettered)
     await asyncio.gather(*(store.submit(task_id, currency="CHF") for _ in range(10)))
-    assert isinstance(await store.submit(task_id, currency="USD"), Conflict)
+    assert isinstance(await store.submit(task_id, currency="USD"), DeadLettered)
     letters = store.owner("SELECT message FROM dead_letter ORDER BY id")
     assert [x["message"]["record"]["currency"] for x in letters] == ["CHF", "USD"]
     assert [a["kind"] for a in store.owner("SELECT kind FROM alert")] == ["dead_letter"] * 2

@@ -14,7 +14,7 @@ from chaos.proxy import Cut, Proxy
 from domain.attempts import AttemptEnd, WriteResult
 from domain.states import TaskState
 from domain.undo_requests import UndoVerdict
-from store.breakers import Services
+from store.breakers import CircuitBreakers
 from store.claims import Claim
 from store.database import Database
 from store.orders import Amendment
@@ -184,7 +184,7 @@ async def test_alert_of_a_fault_whose_acknowledgement_is_lost_is_raised_once(
 async def test_failure_reported_with_a_lost_acknowledgement_counts_once(
     store: StoreBench, line: Line, cut: Cut
 ) -> None:
-    services = Services(line.store.database, BREAKER)
+    services = CircuitBreakers(line.store.database, BREAKER)
     await through(line, cut, services.failed("stock", "t", "503", report="order/t/1:stock"))
     assert store.owner("SELECT failures, state FROM service") == [{"failures": 1, "state": "closed"}]
 
@@ -193,7 +193,7 @@ async def test_failure_reported_with_a_lost_acknowledgement_counts_once(
 async def test_service_decision_with_a_lost_acknowledgement_is_recorded_once(
     store: StoreBench, line: Line, cut: Cut
 ) -> None:
-    services = Services(line.store.database, BREAKER)
+    services = CircuitBreakers(line.store.database, BREAKER)
     await through(line, cut, services.force("stock", "open", requester="ada", reason="maintenance"))
     assert store.owner("SELECT forced FROM service") == [{"forced": "open"}]
     assert store.owner("SELECT state_from, state_to FROM service_event") == [

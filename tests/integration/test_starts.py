@@ -14,7 +14,7 @@ from temporalio.service import RPCError
 
 from domain.undo_requests import UndoRequest
 from runtime.starts import Started
-from store.breakers import Services
+from store.breakers import CircuitBreakers
 from tests.conftest import PATIENCE_S, eventually
 from tests.integration.store_bench import BREAKER, StoreBench
 from tests.integration.test_half_submitted import dispatcher
@@ -198,7 +198,7 @@ async def test_task_released_by_another_is_claimed_when_its_pause_is_over(
         assert 0 <= await claimed(store, task_id) < AT_ONCE_S
 
 
-class Counting(Services):
+class Counting(CircuitBreakers):
     """Counts the rounds of a dispatcher."""
 
     rounds = 0
@@ -217,7 +217,7 @@ async def test_dispatcher_does_not_spin_while_what_is_due_is_held_back(
     await store.breakers.force("stock", "open", requester="anna", reason="their maintenance")
     await store.submitted(task_id)
     counting = Counting(store.database, BREAKER)
-    async with dispatching(store, client, services=counting):
+    async with dispatching(store, client, breakers=counting):
         other = await store.submitted(f"{task_id}-2", "provisioning")
         await claimed(store, other)
         before = counting.rounds

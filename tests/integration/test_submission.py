@@ -13,8 +13,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from domain.undo_requests import UndoRequest
-from store.admission import Caps, Full, Intake, NewTask
-from store.submission import MOST_BYTES, Accepted, Conflict, InvalidSubmission, Refused, SubmissionDesk, digest_of
+from store.admission import Admission, AdmissionCaps, CapReached, NewTask
+from store.submission import MOST_BYTES, Accepted, DeadLettered, InvalidSubmission, SubmissionDesk, digest_of
 from supervisor.decide import decide
 from tests.conftest import MACHINE, ORDER
 from tests.integration.store_bench import (
@@ -29,7 +29,7 @@ from tests.integration.store_bench import (
 def desk(store: StoreBench, **caps: Any) -> SubmissionDesk:
     """Where submissions are taken in, under these caps."""
     terms = {"in_flight": ROOMY.in_flight, "pending": ROOMY.pending, "pending_age": ROOMY.pending_age, **caps}
-    return SubmissionDesk(Intake(store.database, Caps(**terms)), store.orders, registry())
+    return SubmissionDesk(Admission(store.database, AdmissionCaps(**terms)), store.orders, registry())
 
 
 def message(task_id: str = "t-1", definition: str = "order", **record: Any) -> str:
@@ -82,7 +82,7 @@ async def test_different_one_of_fifty_is_dead_lettered_and_overwrites_nothing(st
     several = [store.submit(task_id, **(changed if n == 25 else {})) for n in range(50)]
     verdicts = await asyncio.gather(*several)
     (conflict,) = [v for v in verdicts if not isinstance(v, Accepted)]
-    assert isinstance(conflict, Conflict)
+    assert isinstance(conflict, DeadLettered)
     assert store.contents(task_id)[:4] == before
     assert store.orders_owner("SELECT * FROM business_record") == record
     (letter,) = store.owner("SELECT * FROM dead_letter")
@@ -97,13 +97,13 @@ async def test_different_one_of_fifty_is_dead_lettered_and_overwrites_nothing(st
 async def test_guessed_id_of_anothers_task_reveals_only_that_it_is_taken(store: StoreBench, task_id: str) -> None:
     await store.submit(task_id)
     guess = await store.submit(task_id, currency="CHF")
-    assert guess == Conflict(task_id, "its content differs from the record of that task id")
+    assert guess == DeadLettered(task_id, "its content differs from the record of that task id")
 
 
 @pytest.mark.demand("A3", "A4")
 async def test_same_id_for_another_definition_is_a_conflict(store: StoreBench, task_id: str) -> None:
     await store.submit(task_id)
-    assert isinstance(await store.submit(task_id, "provisioning"), Conflict)
+    assert isinstance(await store.submit(task_id, "provisioning"), DeadLettered)
 
 
 @pytest.mark.demand("A3")
@@ -131,7 +131,7 @@ async def test_order_of_keys_and_white_space_do_not_make_another_submission(stor
 async def test_of_200_concurrent_submissions_a_cap_of_100_accepts_exactly_100(store: StoreBench, cap: str) -> None:
     capped = desk(store, **{cap: 100})
     verdicts = await asyncio.gather(*(capped.submit(capped.parse(message(f"t-{n}"))) for n in range(200)))
-    refused = [v for v in verdicts if isinstance(v, Refused)]
+    refused = [v for v in verdicts if isinstance(v, CapReached)]
     assert sum(isinstance(v, Accepted) for v in verdicts) == 100
     assert len(refused) == 100
     assert all(v.retry_after > timedelta(0) and "100" in v.reason for v in refused)
@@ -148,7 +148,7 @@ async def test_caps_that_one_definition_has_reached_refuse_no_other(store: Store
     store.owner("UPDATE task SET not_before = clock_timestamp() - interval '10 minutes'")
     capped = desk(store, **cap)
     refused = await capped.submit(capped.parse(message("t-1")))
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, CapReached)
     assert "order" in refused.reason
     machine = await capped.submit(capped.parse(message("t-2", "provisioning")))
     assert machine == Accepted("t-2", "provisioning", new=True)
@@ -159,10 +159,10 @@ async def test_tasks_at_work_count_as_in_flight_and_not_as_pending(store: StoreB
     for n in range(2):
         await store.claimed(f"t-{n}")
     roomy, full = desk(store, pending=1), desk(store, in_flight=2)
-    assert isinstance(await full.submit(full.parse(message("t-2"))), Refused)
+    assert isinstance(await full.submit(full.parse(message("t-2"))), CapReached)
     assert isinstance(await roomy.submit(roomy.parse(message("t-2"))), Accepted)
     refused = await roomy.submit(roomy.parse(message("t-3")))
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, CapReached)
     assert "pending" in refused.reason
 
 
@@ -173,7 +173,7 @@ async def test_old_backlog_refuses_new_submissions_saying_its_age(store: StoreBe
     store.owner("UPDATE task SET not_before = clock_timestamp() - interval '10 minutes'")
     capped = desk(store, pending_age=timedelta(minutes=5))
     refused = await capped.submit(capped.parse(message("t-new")))
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, CapReached)
     assert "0:10:00" in refused.reason
     assert refused.retry_after > timedelta(0)
     store.owner("UPDATE task SET not_before = clock_timestamp() - interval '4 minutes'")
@@ -198,7 +198,7 @@ async def test_redelivery_is_recognised_while_the_caps_are_reached(store: StoreB
     full = desk(store, pending=1)
     assert await full.submit(full.parse(message(task_id))) == Accepted(task_id, "order", new=False)
     changed = message(task_id, card_token="another")
-    assert isinstance(await full.submit(full.parse(changed)), Conflict)
+    assert isinstance(await full.submit(full.parse(changed)), DeadLettered)
 
 
 @pytest.mark.demand("A8")
@@ -209,7 +209,7 @@ async def test_recovery_undo_and_resubmission_are_never_refused_by_a_cap(store: 
     for n in range(3, 9):
         await store.submitted(f"t-{n}")
     full = desk(store, pending=1, in_flight=1)
-    assert isinstance(await full.submit(full.parse(message("t-9"))), Refused)
+    assert isinstance(await full.submit(full.parse(message("t-9"))), CapReached)
     await store.store.forward.fail(failed, "stock", {"message": "no"}, unknown=False, then="error")
     assert (await store.store.requests.resubmit("t-2", requester="a", reason="b", changes={}))[0]
     store.expire("t-1")
@@ -222,9 +222,9 @@ async def test_recovery_undo_and_resubmission_are_never_refused_by_a_cap(store: 
 
 
 async def test_refused_row_is_not_written_at_all(store: StoreBench, task_id: str) -> None:
-    full = Intake(store.database, Caps(1, 1, timedelta(days=1)))
+    full = Admission(store.database, AdmissionCaps(1, 1, timedelta(days=1)))
     await store.submitted("first")
-    assert isinstance(await full.admit(NewTask(task_id, shipped("order"), order_digest(), "cli", None)), Full)
+    assert isinstance(await full.admit(NewTask(task_id, shipped("order"), order_digest(), "cli", None)), CapReached)
     assert store.contents(task_id) == [[], [], [], [], []]
 
 

@@ -13,8 +13,8 @@ from domain.definition import Definition, Registry
 from domain.messages import Json
 from domain.states import UndoState
 from domain.undo_requests import UndoRequest
-from store.admission import Intake, NewTask, Unfinished
-from store.breakers import BreakerTerms, Services
+from store.admission import Admission, NewTask, Unfinished
+from store.breakers import BreakerTerms, CircuitBreakers
 from store.claims import Claim, Hold
 from store.database import Database, Params, Rows
 from store.housekeeping import Housekeeper
@@ -106,9 +106,9 @@ class Reality:
 
     def _through(self, state: Any, supervision: Supervision) -> None:
         self._store = StateStore(state, claim_within=LONG)
-        self._services = Services(state, BreakerTerms(per_s=0.001))
-        self._intake, self._supervision = Intake(state, ROOMY), supervision
-        self._desk = SubmissionDesk(self._intake, self._bench.orders, Registry([self._definition]))
+        self._breakers = CircuitBreakers(state, BreakerTerms(per_s=0.001))
+        self._admission, self._supervision = Admission(state, ROOMY), supervision
+        self._desk = SubmissionDesk(self._admission, self._bench.orders, Registry([self._definition]))
 
     async def do(self, write: Write) -> Answer:
         """Let a writer change the task."""
@@ -123,8 +123,8 @@ class Reality:
 
     async def admit(self) -> None:
         """The first write of a submission: the state row alone. A housekeeper sees it, and may look after it later."""
-        await self._intake.admit(NewTask(self._task_id, self._definition, self._digest, SUBMITTER, None))
-        rows = await self._intake.unconfirmed(timedelta(0), 1_000, None)
+        await self._admission.admit(NewTask(self._task_id, self._definition, self._digest, SUBMITTER, None))
+        rows = await self._admission.unconfirmed(timedelta(0), 1_000, None)
         self._seen = next(row for row in rows if row.task_id == self._task_id)
 
     async def submit(self, *, same: bool) -> Answer:
@@ -139,7 +139,7 @@ class Reality:
 
     async def tidy(self) -> Answer:
         assert self._seen
-        await Housekeeper(self._intake, self._bench.orders, timedelta(0)).finish(self._seen)
+        await Housekeeper(self._admission, self._bench.orders, timedelta(0)).finish(self._seen)
         return Answer()
 
     async def claim(self) -> Answer:
@@ -165,7 +165,7 @@ class Reality:
         return Answer()
 
     async def let_go(self, *, service: str) -> Answer:
-        await self._services.force(service, None, requester=PERSON, reason="it is back")
+        await self._breakers.force(service, None, requester=PERSON, reason="it is back")
         return Answer("nothing")
 
     async def late_answer(self, *, actor: str, step: str) -> Answer:

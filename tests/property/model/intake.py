@@ -17,7 +17,7 @@ def submit(task: Task, *, same: bool) -> Answer:
     """A submission of the same id: the pair is completed, or what contradicts the record is put aside, once."""
     if not same:
         task.alerts += ["dead_letter"] * ("dead_letter" not in task.alerts)
-        return Answer("Conflict")
+        return Answer("DeadLettered")
     write_record(task)
     _confirm(task, SUBMISSION)
     return Answer("Accepted")
