@@ -14,7 +14,7 @@ WHEEL: dict[str, list[str]] = PROJECT["tool"]["hatch"]["build"]["targets"]["whee
 
 def sources(*places: str) -> Iterator[tuple[str, ast.Module]]:
     """Path and syntax tree of every module in these folders and files; of all that is shipped, if none is named."""
-    for place in places or (*WHEEL["packages"], *WHEEL["include"]):
+    for place in places or (*WHEEL["packages"], *WHEEL["force-include"]):
         found = ROOT / place
         for file in [found] if found.is_file() else sorted(found.rglob("*.py")):
             yield str(file.relative_to(ROOT)), ast.parse(file.read_text())
