@@ -25,7 +25,7 @@ from domain.definition import Registry
 from domain.ids import undo_request_id
 from domain.messages import Json
 from domain.states import TaskState
-from runtime.wiring import sweep_terms
+from runtime.wiring import sweep_settings
 from store.database import Database
 from store.reads import TaskPage
 from store.submission import Accepted, DeadLettered, Submission
@@ -148,7 +148,7 @@ class Lane:
         dead = self.dead[:-1] if self.world.worker(0).is_alive else self.dead
         await self._owner.execute(_HURRY, {"task_id": task_id, "dead": dead})
         if sweep and await (await self._owner.execute(_OVERDUE, (task_id,))).fetchone():
-            await sweep_once(self._supervisor, sweep_terms(self.world.direct))
+            await sweep_once(self._supervisor, sweep_settings(self.world.direct))
 
 
 class Run:

@@ -8,7 +8,7 @@ from cli.output import Format, print_json, print_line, print_note
 from domain.faults import Unreachable
 from runtime.settings import address
 from runtime.temporal import connect
-from runtime.wiring import sweep_terms
+from runtime.wiring import sweep_settings
 from store.database import Database
 from store.schema import check_schema
 from store.supervision import Supervision
@@ -32,7 +32,7 @@ async def _supervise(output: Format) -> ExitCode:
         )
         client = None
     async with Database(dsn, name="state store", size=2) as database:
-        report = await sweep_once(SupervisorActivities(Supervision(database), client), sweep_terms(found))
+        report = await sweep_once(SupervisorActivities(Supervision(database), client), sweep_settings(found))
     if output is Format.JSON:
         print_json(report.model_dump())
     else:

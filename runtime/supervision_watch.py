@@ -18,17 +18,17 @@ log = structlog.get_logger(__name__)
 class SupervisionWatch:
     """Alerts on a missed sweep, and makes a missing Schedule again."""
 
-    def __init__(self, supervision: Supervision, client: Client, terms: SweepSettings) -> None:
-        self._supervision, self._client, self._terms = supervision, client, terms
+    def __init__(self, supervision: Supervision, client: Client, settings: SweepSettings) -> None:
+        self._supervision, self._client, self._settings = supervision, client, settings
         self._watching_since = monotonic()
 
     async def watch(self) -> None:
         """Look once. One alert an outage, however many workers look."""
         age = await self._supervision.last_sweep_age() or timedelta(seconds=monotonic() - self._watching_since)
-        if age <= timedelta(seconds=3 * self._terms.interval_s):
+        if age <= timedelta(seconds=3 * self._settings.interval_s):
             return
-        message = f"no sweep for {age.total_seconds():.0f} s, the interval is {self._terms.interval_s:g} s"
+        message = f"no sweep for {age.total_seconds():.0f} s, the interval is {self._settings.interval_s:g} s"
         if await self._supervision.alert_missed_sweep(message):
             log.error("missed sweep", message=message)
-        if await ensure_schedule(self._client, self._terms):
+        if await ensure_schedule(self._client, self._settings):
             log.warning("the Schedule was missing and was made again")

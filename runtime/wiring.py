@@ -91,7 +91,7 @@ def breaker_terms(settings: Settings) -> BreakerTerms:
     )
 
 
-def sweep_terms(settings: Settings) -> SweepSettings:
+def sweep_settings(settings: Settings) -> SweepSettings:
     """Bounds of a sweep, the pace of its recoveries, and what it alerts on."""
     from supervisor.activities import SweepSettings  # noqa: PLC0415 (it brings Temporal's SDK)
 

@@ -31,7 +31,7 @@ from domain.states import SETTLED, StepState, TaskState
 from runtime.roles import Role, running
 from runtime.settings import Settings
 from runtime.temporal import connect
-from runtime.wiring import Stores, open_stores, sweep_terms
+from runtime.wiring import Stores, open_stores, sweep_settings
 from store.database import Database
 from store.reads import Reads, TaskPage, open_reads
 from store.submission import SubmissionOutcome
@@ -335,7 +335,7 @@ class Bench:
 
     async def sweep(self) -> SweepReport:
         """One sweep, by hand: that there was none for long is no outage."""
-        terms = sweep_terms(self.settings).model_copy(update={"interval_s": 3_600})
+        terms = sweep_settings(self.settings).model_copy(update={"interval_s": 3_600})
         return await sweep_once(self._supervisor, terms)
 
 

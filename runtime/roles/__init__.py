@@ -27,7 +27,7 @@ from runtime.roles.workers import at_work
 from runtime.settings import Settings
 from runtime.signals import StopSignals
 from runtime.temporal import check_namespace, connect
-from runtime.wiring import sweep_terms
+from runtime.wiring import sweep_settings
 from supervisor.schedule import ensure_schedule
 
 log = structlog.get_logger(__name__)
@@ -117,7 +117,7 @@ async def running(
             workers |= agent_workers(settings, client, agents, services, stalls)
         await stack.enter_async_context(at_work(workers, draining))
         if Role.SUPERVISOR in roles:
-            await ensure_schedule(client, sweep_terms(settings))
+            await ensure_schedule(client, sweep_settings(settings))
         if Role.CALLBACKS in roles:
             await stack.enter_async_context(callbacks_served(settings, client, agents, draining))
         try:

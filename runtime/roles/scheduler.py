@@ -26,7 +26,7 @@ from runtime.roles.workers import at_work, check_addresses
 from runtime.settings import Settings
 from runtime.supervision_watch import SupervisionWatch
 from runtime.temporal import queue_of
-from runtime.wiring import Stores, open_stores, process_name, sweep_terms
+from runtime.wiring import Stores, open_stores, process_name, sweep_settings
 from store.admission import ALIVE, Admission
 from store.housekeeping import Housekeeper
 from store.inbox import InboxStore
@@ -73,7 +73,7 @@ async def scheduler_at_work(
             draining=draining.begun,
         )
         stores.store.tasks.on_settled = dispatcher.wake
-        watch = SupervisionWatch(Supervision(stores.store.database), client, sweep_terms(settings))
+        watch = SupervisionWatch(Supervision(stores.store.database), client, sweep_settings(settings))
         housekeeper = Housekeeper(stores.admission, stores.orders, settings.orphan_grace)
 
         async def show() -> None:

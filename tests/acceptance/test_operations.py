@@ -14,7 +14,7 @@ from domain.states import StepState, TaskState
 from runtime.callbacks.addresses import callback_addresses
 from runtime.roles import Role
 from runtime.supervision_watch import SupervisionWatch
-from runtime.wiring import sweep_terms
+from runtime.wiring import sweep_settings
 from store.database import Database
 from store.supervision import Supervision
 from supervisor.schedule import SCHEDULE_ID
@@ -113,7 +113,7 @@ async def test_schedule_recovers_what_expired_without_anybody_asking(
 @pytest.mark.failure(66)
 @pytest.mark.demand("D1")
 async def test_missed_sweep_is_one_alert_and_the_schedule_is_remade(bench: Bench, databases: Databases) -> None:
-    terms = sweep_terms(bench.settings)
+    terms = sweep_settings(bench.settings)
     async with Database(databases.app, name="state store", size=2) as database:
         for _ in range(2):
             watch = SupervisionWatch(Supervision(database), bench.client, terms)

@@ -18,7 +18,7 @@ from devstack.servers.postgres import EmbeddedPostgres
 from domain.faults import Unreachable
 from domain.states import StepState, TaskState
 from runtime.settings import Settings
-from runtime.wiring import open_stores, sweep_terms
+from runtime.wiring import open_stores, sweep_settings
 from store.database import Database
 from store.reads import open_reads
 from store.schema import check_schema
@@ -111,7 +111,7 @@ async def test_process_that_was_pointed_at_a_replica_decides_nothing(
             await StateStore(replica).claims.claim("worker", [("order", 1)], 4)
     async with Database(pair.on_standby(databases.supervisor), name="state store", size=1) as replica:
         with pytest.raises(Unreachable, match=REPLICA):
-            await sweep_once(SupervisorActivities(Supervision(replica), None), sweep_terms(settings))
+            await sweep_once(SupervisorActivities(Supervision(replica), None), sweep_settings(settings))
     with pytest.raises(Unreachable, match=REPLICA):
         check_schema(pair.on_standby(databases.app), "state")
     read_write = pair.on_standby(databases.app) + "?target_session_attrs=read-write"
