@@ -133,7 +133,7 @@ def run_app(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
         print_note("interrupted")
         return ExitCode.INTERRUPTED
     except Exception as error:
-        return _said(error)
+        return _report(error)
     return code if isinstance(code, int) else ExitCode.OK
 
 
@@ -145,7 +145,7 @@ def end_process(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _said(error: Exception) -> ExitCode:
+def _report(error: Exception) -> ExitCode:
     code = _code_of(error)
     if code is ExitCode.BUG:
         print(redact("".join(traceback.format_exception(error))), end="", file=sys.stderr)

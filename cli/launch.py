@@ -17,7 +17,7 @@ from runtime.wiring import Stores, process_name
 from store.reads import Reads
 from store.rows import Task
 
-_LOOK_S = 0.2
+_POLL_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ async def _start_all(
             runs = {s.workflow_id: s.run_id for s in started.values()}
             return Launched(still, runs, f"Temporal started nothing, or no slot came free, for {patience_s:g} s")
         left = still
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_POLL_S)
 
 
 async def _not_started(reads: Reads, task_ids: Sequence[str]) -> list[str]:

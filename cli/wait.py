@@ -26,7 +26,7 @@ _RESTS = {
 }
 """States in which a task rests, by the one in which it is to end."""
 
-_LOOK_S = 0.1
+_POLL_S = 0.1
 
 
 def wait(task_ids: Ids, timeout: Timeout = 300, output: Output = Format.TEXT) -> ExitCode:
@@ -60,7 +60,7 @@ async def claimed(reads: Reads, task_ids: Sequence[str], within: timedelta) -> S
         waiting = [t for t in await reads.tasks(ids=task_ids, limit=len(task_ids)) if is_unclaimed(t)]
         if not waiting or monotonic() > give_up_at:
             return waiting
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_POLL_S)
 
 
 def is_unclaimed(task: Task) -> bool:

@@ -25,7 +25,7 @@ from operators.times import instant
 from store.reads import Reads
 from store.rows import Event, Step, Task
 
-_LOOK_S = 0.3
+_POLL_S = 0.3
 _MOST = 200
 _MARKS = {
     StepState.NOT_STARTED: "·",
@@ -59,14 +59,14 @@ async def _watch(task_ids: Sequence[str], output: Format) -> ExitCode:
     async with reading(settings()) as reads:
         with _view(output, from_now_on=not task_ids) as view:
             while True:
-                tasks = await _look(reads, task_ids)
+                tasks = await _tasks(reads, task_ids)
                 await view.show(reads, tasks)
                 if task_ids and all(t.state.is_settled for t in tasks):
                     return ExitCode.OK
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_POLL_S)
 
 
-async def _look(reads: Reads, task_ids: Sequence[str]) -> Sequence[Task]:
+async def _tasks(reads: Reads, task_ids: Sequence[str]) -> Sequence[Task]:
     if not task_ids:
         return await reads.tasks(limit=_MOST)
     tasks = await reads.tasks(ids=task_ids, limit=len(task_ids))
@@ -113,7 +113,7 @@ class EventLines:
 
 
 class LiveTable:
-    """One row a task, drawn anew at every look."""
+    """One row a task, drawn anew each time."""
 
     def __init__(self, live: Live, *, most: int) -> None:
         self._live, self._most = live, most

@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 _TIDY = timedelta(seconds=5)
 """How often the housekeeper looks for submissions that were not finished."""
-_LOOK_S = 0.05
+_POLL_S = 0.05
 
 
 @asynccontextmanager
@@ -171,4 +171,4 @@ async def _all_recorded(store: StateStore, worker: str, within_s: float) -> None
     with suppress(TimeoutError, Unreachable):
         async with asyncio.timeout(within_s):
             while await store.claims.count_held(worker):  # noqa: ASYNC110 (the store tells nobody of it)
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_POLL_S)
