@@ -25,7 +25,7 @@ from chaos.proxy import Cut
 from chaos.scene import Scene
 from chaos.world import World
 from domain.faults import Unreachable
-from tests.clocks import clock_off_by
+from testing.clocks import clock_off_by
 
 _ENCORES = 5
 _TRIES = 5

@@ -13,7 +13,7 @@ import psycopg
 from chaos.parts import Server, Worker
 from chaos.proxy import Cut, Faults, Way
 from chaos.scene import PATIENCE_S, Scene
-from tests.clocks import clock_off_by
+from testing.clocks import clock_off_by
 
 _CALLED = ("stock", "payments", "shipping")
 

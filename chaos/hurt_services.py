@@ -13,7 +13,7 @@ from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.service import RPCError
 
 from chaos.scene import PATIENCE_S, Scene
-from chaos.world import SERVICES
+from devstack.stack.environment import SERVICES
 from domain.messages import Json
 from supervisor.schedule import SCHEDULE_ID
 

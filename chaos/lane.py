@@ -32,7 +32,7 @@ from store.submission import Accepted, DeadLettered, Submission
 from store.supervision import Supervision
 from supervisor.activities import SupervisorActivities, sweep_once
 from supervisor.schedule import SCHEDULE_ID
-from tests.conftest import eventually
+from testing.waiting import eventually
 
 _HURRY = """
 WITH dead AS (

@@ -24,7 +24,7 @@ from chaos.cases import Case, pairs, singles
 from chaos.lane import Lane, Run
 from chaos.nursery import Nursery
 from chaos.report import Report
-from chaos.world import SERVICES
+from devstack.stack.environment import SERVICES
 from domain.states import TaskState
 from store.reads import TaskPage
 

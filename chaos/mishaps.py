@@ -11,16 +11,17 @@ from contextlib import asynccontextmanager
 
 from temporalio.api.enums.v1 import EventType
 
-from chaos.ground import MOST_BUFFERED
+from chaos.world import MOST_BUFFERED
 from chaos.lane import OUTAGE, SLOTS, SWEEP_PAGES, Run
 from chaos.scenarios import Scenario, around, whoever
 from domain.definition import Definition, Registry
 from domain.ids import attempt_id
 from domain.states import EventKind, TaskState
 from runtime.roles import Role
-from tests.conftest import FULL, MACHINE, ORDER, eventually
-from tests.made_up.errand import ERRAND
-from tests.made_up.gift import GIFT
+from testing.records import FULL, MACHINE, ORDER
+from testing.waiting import eventually
+from testing.definitions.errand import ERRAND
+from testing.definitions.gift import GIFT
 
 _ENDS = (EventKind.RELEASED, EventKind.EXPIRED, EventKind.GAVE_UP)
 _FAILED = EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
@@ -213,7 +214,7 @@ MISHAPS = (
 async def _worker_that_knows(run: Run, definition: Definition) -> AsyncIterator[Registry]:
     """A worker beside the lane's that has a definition which only tests know."""
     await run.world.stores.admission.publish(definition)
-    knows = await run.world.process(ROLES=Role.SCHEDULER, SAS_DEFINITIONS="tests.made_up")
+    knows = await run.world.process(ROLES=Role.SCHEDULER, SAS_DEFINITIONS="testing.definitions")
     try:
         yield Registry([definition])
     finally:

@@ -14,7 +14,7 @@ from devstack.processes.managed import ManagedProcess
 from devstack.processes.records import EmbeddedServerError
 from devstack.servers.postgres import EmbeddedPostgres
 from devstack.servers.temporal import EmbeddedTemporal
-from tests.conftest import eventually
+from testing.waiting import eventually
 
 Part = EmbeddedPostgres | EmbeddedTemporal | ManagedProcess
 

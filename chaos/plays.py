@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from chaos.lane import Run
 from domain.states import TaskState
-from tests.conftest import MACHINE, ORDER, eventually
+from testing.records import MACHINE, ORDER
+from testing.waiting import eventually
 
 
 async def ordered(run: Run) -> None:

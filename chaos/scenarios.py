@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from chaos import plays
 from chaos.lane import Run
 from domain.states import TaskState
-from tests.conftest import FULL
+from testing.records import FULL
 
 Stage = tuple[str, ...]
 

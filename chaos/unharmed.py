@@ -21,7 +21,8 @@ from domain.ids import attempt_id
 from domain.states import EventKind, StepState, TaskState
 from runtime.roles import Role
 from runtime.temporal import queue_of
-from tests.conftest import FULL, ORDER, eventually
+from testing.records import FULL, ORDER
+from testing.waiting import eventually
 
 ORDER_STEPS = ("stock", "charge", "ship", "confirm")
 

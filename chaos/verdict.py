@@ -34,7 +34,7 @@ from definitions.order import Order
 from domain.ids import undo_request_id
 from domain.messages import Json
 from domain.states import TaskState
-from tests.conftest import ROOT
+from testing import ROOT
 
 _NETWORK = timedelta(seconds=15)
 """So much later than it was sent a call may arrive, by the faults that there are."""

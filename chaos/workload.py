@@ -30,7 +30,7 @@ from store.orders import Amendment, Orders
 from store.snapshot import Snapshot
 from store.state_store import StateStore
 from store.submission import Accepted, DeadLettered, Submission, SubmissionOutcome
-from tests.conftest import MACHINE, ORDER
+from testing.records import MACHINE, ORDER
 
 Way = Literal["", "store", "signal", "attempt"]
 _AGAIN_S = 0.5

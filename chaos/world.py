@@ -26,7 +26,9 @@ from audit.run import audit
 from audit.sources import open_loader
 from audit.task_record import Terms
 from audit.temporal_runs import read_runs
-from chaos.ground import LOWERED_LIMITS, SERVICES, make_databases, settings_at, simulator_process
+from testing.databases import make_databases
+from testing.settings import settings_at
+from testing.simulators import simulator_process
 from chaos.nursery import Child, Nursery
 from chaos.parts import Server, Worker
 from chaos.proxy import Proxy
@@ -46,8 +48,9 @@ from runtime.wiring import Stores, open_stores
 from store.admission import CapReached
 from store.reads import Reads, open_reads
 from store.submission import Accepted, DeadLettered, Submission, SubmissionOutcome, digest_of
-from tests.conftest import Simulators, eventually
-from tests.workers import environment
+from testing.simulators import Simulators
+from testing.waiting import eventually
+from testing.settings import environment
 
 __all__ = ["SERVICES", "World", "line_of_log", "without_duplicates"]
 

@@ -20,7 +20,8 @@ from pydantic import SecretStr
 from temporalio.client import Client, ScheduleActionExecutionStartWorkflow
 from temporalio.service import RPCError
 
-from chaos.ground import make_databases, simulator_process
+from testing.databases import make_databases
+from testing.simulators import simulator_process
 from definitions import registry
 from devstack.processes.ports import LOOPBACK, free_port
 from devstack.servers.postgres import EmbeddedPostgres

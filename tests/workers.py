@@ -17,7 +17,8 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 
 from runtime.settings import Settings
-from tests.conftest import PATIENCE_S, ROOT, eventually
+from testing.waiting import PATIENCE_S, eventually
+from testing import ROOT
 
 
 def environment(settings: Settings) -> dict[str, str]:

@@ -13,7 +13,7 @@ from time import monotonic
 
 from chaos.planted.bugs import CHAOS, NOTHING, Bug
 from chaos.planted.tier import REPORT
-from tests.conftest import ROOT
+from testing import ROOT
 
 MOST_SEEDS = 8
 """Of the chaos tier, until a bug counts as missed; a run of cases is the same with every seed."""

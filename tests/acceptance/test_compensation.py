@@ -12,7 +12,8 @@ from temporalio.client import WorkflowFailureError
 
 from domain.states import StepState, TaskState, UndoState
 from domain.undo_requests import UndoRequest
-from tests.conftest import Bench, Simulators
+from testing.bench import Bench
+from testing.simulators import Simulators
 
 TEMPORAL = Path(sysconfig.get_path("scripts")) / "temporal"
 

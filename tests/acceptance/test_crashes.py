@@ -11,7 +11,10 @@ from temporalio.exceptions import ApplicationError
 from domain.attempts import BeginStep
 from domain.states import StepState, TaskState
 from runtime.roles import Role
-from tests.conftest import FULL, Bench, Simulators, eventually
+from testing.records import FULL
+from testing.bench import Bench
+from testing.simulators import Simulators
+from testing.waiting import eventually
 from tests.failures.strange_worker import StrangeWorker
 from tests.workers import WorkerProcess
 

@@ -21,8 +21,11 @@ from devstack.demo.verdict import DemoVerdict, audited, verdict_of
 from devstack.servers.postgres import EmbeddedPostgres
 from domain.messages import Json
 from domain.states import TaskState
-from tests.acceptance.test_up import ROOT, starter
-from tests.conftest import Bench, Databases, Simulators
+from testing import ROOT
+from tests.acceptance.test_up import starter
+from testing.bench import Bench
+from testing.databases import Databases
+from testing.simulators import Simulators
 
 EXAMPLES = [json.loads(line) for line in (ROOT / "examples" / "orders.jsonl").read_text().splitlines()]
 RULES = (

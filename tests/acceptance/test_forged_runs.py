@@ -23,12 +23,15 @@ from runtime.roles import Role
 from runtime.temporal import queue_of
 from store.state_store import StateStore
 from store.submission import SubmissionDesk
-from tests.conftest import FULL, Bench, Simulators, eventually
-from tests.made_up.gift import GIFT
+from testing.records import FULL
+from testing.bench import Bench
+from testing.simulators import Simulators
+from testing.waiting import eventually
+from testing.definitions.gift import GIFT
 from tests.workers import WorkerProcess
 
 QUEUE = queue_of("order", 1)
-MADE_UP = {"SAS_DEFINITIONS": "tests.made_up"}
+MADE_UP = {"SAS_DEFINITIONS": "testing.definitions"}
 
 
 def forged(task_id: str, epoch: int, record: dict[str, Any], **more: Any) -> RunInput:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from runtime.settings import Settings
-from tests.conftest import Bench
-from tests.workers import ROOT, environment
+from testing.bench import Bench
+from testing import ROOT
+from testing.settings import environment
 
 HEAVY = {"temporalio", "sqlmodel", "sqlalchemy", "alembic", "fastapi", "uvicorn", "httpx", "structlog", "psutil"}
 TO_LOOK = {"pydantic", "psycopg", "rich"}

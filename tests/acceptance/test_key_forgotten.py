@@ -10,7 +10,9 @@ import pytest
 from domain.states import StepState, TaskState
 from runtime.settings import Settings
 from tests.acceptance.test_cli import starter
-from tests.conftest import Bench, Databases, Simulators
+from testing.bench import Bench
+from testing.databases import Databases
+from testing.simulators import Simulators
 
 WHY = ("--evidence", "no such name in the zone", "--reason", "left since Friday", "--by", "anna")
 WORD = ("--no-effect", "name", *WHY)

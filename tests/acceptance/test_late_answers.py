@@ -17,7 +17,9 @@ from runtime.callbacks.addresses import callback_addresses
 from runtime.roles import Role, running
 from runtime.temporal import connect
 from store.inbox import InboxStore
-from tests.conftest import Bench, Simulators, eventually
+from testing.bench import Bench
+from testing.simulators import Simulators
+from testing.waiting import eventually
 
 
 async def late(bench: Bench, task_id: str) -> list[dict[str, Any]]:

@@ -11,10 +11,13 @@ import pytest
 
 from domain.states import TaskState
 from domain.undo_requests import UndoRequest
-from tests.conftest import Bench, Simulators
-from tests.workers import ROOT, WorkerProcess, environment
+from testing.bench import Bench
+from testing.simulators import Simulators
+from testing import ROOT
+from tests.workers import WorkerProcess
+from testing.settings import environment
 
-MADE_UP = {"SAS_DEFINITIONS": "tests.made_up"}
+MADE_UP = {"SAS_DEFINITIONS": "testing.definitions"}
 
 
 async def submit(bench: Bench, task_id: str) -> str:

@@ -18,7 +18,11 @@ from runtime.wiring import sweep_settings
 from store.database import Database
 from store.supervision import Supervision
 from supervisor.schedule import SCHEDULE_ID
-from tests.conftest import FULL, Bench, Databases, Simulators, eventually
+from testing.records import FULL
+from testing.bench import Bench
+from testing.databases import Databases
+from testing.simulators import Simulators
+from testing.waiting import eventually
 from tests.workers import WorkerProcess
 
 

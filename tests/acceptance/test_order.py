@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from domain.states import StepState, TaskState
-from tests.conftest import FULL, Bench, Simulators
+from testing.records import FULL
+from testing.bench import Bench
+from testing.simulators import Simulators
 
 
 @pytest.mark.demand("A1", "B4", "B6", "B8", "B11", "C1")

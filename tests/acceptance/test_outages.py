@@ -17,7 +17,11 @@ from devstack.servers.postgres import EmbeddedPostgres
 from domain.states import StepState, TaskState
 from domain.undo_requests import UndoRequest
 from runtime.roles import Role
-from tests.conftest import FULL, Bench, Databases, Simulators, eventually
+from testing.records import FULL
+from testing.bench import Bench
+from testing.databases import Databases
+from testing.simulators import Simulators
+from testing.waiting import eventually
 from tests.workers import WorkerProcess
 
 

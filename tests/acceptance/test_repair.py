@@ -19,7 +19,8 @@ from runtime.settings import Settings
 from starter import app
 from tests.acceptance.test_cli import starter
 from tests.acceptance.test_compensation import undone_in_reverse
-from tests.conftest import Bench, Simulators
+from testing.bench import Bench
+from testing.simulators import Simulators
 
 BY_HAND = ("--done-by-hand", "--evidence", "bank transfer 4711", "--reason", "paid back by hand", "--by", "anna")
 SKIP = ("--skip", "--reason", "the customer keeps it")

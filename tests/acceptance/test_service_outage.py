@@ -17,7 +17,9 @@ from runtime.wiring import caps
 from store.admission import CapReached
 from store.submission import Accepted, SubmissionOutcome
 from supervisor.schedule import SCHEDULE_ID
-from tests.conftest import MACHINE, ORDER, Bench, Simulators
+from testing.records import MACHINE, ORDER
+from testing.bench import Bench
+from testing.simulators import Simulators
 
 OUTAGE_S = float(os.environ.get("SAS_OUTAGE_S", "10"))
 IN_FLIGHT, PER_S, RAMP_S = 60, 10.0, 2.0

@@ -12,7 +12,9 @@ from domain.states import TaskState
 from domain.undo_requests import UndoRequest
 from runtime.settings import Settings
 from tests.acceptance.test_cli import Result, nowhere, starter
-from tests.conftest import Bench, Simulators, eventually
+from testing.bench import Bench
+from testing.simulators import Simulators
+from testing.waiting import eventually
 
 EVIDENCE = ("--done-by-hand", "--evidence", "seen in their console", "--reason", "nothing answers", "--by", "anna")
 

@@ -15,7 +15,11 @@ from devstack.servers.postgres import EmbeddedPostgres
 from domain.states import StepState, TaskState
 from runtime.roles import Role
 from supervisor.schedule import SCHEDULE_ID
-from tests.conftest import FULL, Bench, Databases, Simulators, eventually
+from testing.records import FULL
+from testing.bench import Bench
+from testing.databases import Databases
+from testing.simulators import Simulators
+from testing.waiting import eventually
 from tests.failures.servers import kill, own_postgres
 from tests.integration.store_bench import begin
 from tests.workers import WorkerProcess

@@ -13,8 +13,9 @@ import pytest
 
 from devstack.processes.ports import free_port
 from runtime.settings import Settings
-from tests.conftest import Bench
-from tests.workers import ROOT, environment
+from testing.bench import Bench
+from testing import ROOT
+from testing.settings import environment
 
 NAME = "Zoë 退款 → 😀"
 

@@ -22,7 +22,7 @@ import pytest
 
 from devstack.processes.records import wait_until_gone
 from devstack.servers.postgres import EmbeddedPostgres
-from tests.conftest import PATIENCE_S, eventually
+from testing.waiting import PATIENCE_S, eventually
 from tests.embedded_fixtures import listening
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -187,7 +187,7 @@ def users_shell(tmp_path: Path) -> dict[str, str]:
     profiles.parent.mkdir(parents=True)
     profiles.write_text('[profile.default]\naddress = "127.0.0.1:1"\napi_key = "key"\nnamespace = "cloud"\n')
     packages = tmp_path / "packages" / "kept_elsewhere"
-    shutil.copytree(ROOT / "tests" / "made_up", packages)
+    shutil.copytree(ROOT / "testing" / "definitions", packages)
     return {
         "XDG_CONFIG_HOME": str(tmp_path / "config"),
         "PYTHONPATH": str(packages.parent),

@@ -11,7 +11,7 @@ import pytest
 
 from chaos.world import World
 from runtime.roles import Role
-from tests.conftest import ORDER
+from testing.records import ORDER
 
 ROLES = (Role.SCHEDULER, Role.SCHEDULER, Role.AGENTS, Role.AGENTS, Role.SUPERVISOR)
 """Of each worker."""

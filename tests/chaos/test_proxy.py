@@ -11,7 +11,7 @@ import pytest
 
 from chaos.proxy import Cut, Faults, Proxy, Way
 from devstack.servers.postgres import EmbeddedPostgres
-from tests.conftest import eventually
+from testing.waiting import eventually
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Opened = Callable[[], Awaitable[Streams]]

@@ -27,7 +27,9 @@ from devstack.servers.temporal import EmbeddedTemporal
 from domain.search_attributes import SEARCH_ATTRIBUTES
 from domain.states import TaskState
 from store.submission import Accepted
-from tests.conftest import PATIENCE_S, Bench, make_templates
+from testing.waiting import PATIENCE_S
+from testing.bench import Bench
+from testing.databases import make_templates
 
 
 class Killable(Protocol):

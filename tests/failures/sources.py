@@ -6,7 +6,7 @@ import ast
 import tomllib
 from collections.abc import Iterator
 
-from tests.workers import ROOT
+from testing import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 WHEEL: dict[str, list[str]] = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]

@@ -19,7 +19,9 @@ from runtime.callbacks.addresses import callback_addresses
 from runtime.roles import Role
 from runtime.settings import Settings
 from tests.acceptance.test_outages import away
-from tests.conftest import PATIENCE_S, Bench, Databases
+from testing.waiting import PATIENCE_S
+from testing.bench import Bench
+from testing.databases import Databases
 from tests.failures.test_security import ANSWER, rows
 
 

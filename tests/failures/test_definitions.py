@@ -13,14 +13,15 @@ from domain.definition import Definition, Registry
 from domain.states import StepState, TaskState, UndoState
 from domain.undo_requests import UndoRequest
 from runtime.roles import Role
-from tests.conftest import Bench, Simulators
-from tests.failures.made_up.brittle import BRITTLE
+from testing.bench import Bench
+from testing.simulators import Simulators
+from tests.failures.definitions.brittle import BRITTLE
 
 
 @pytest.fixture(autouse=True)
 def made_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The definitions that are made to hurt are registered here."""
-    monkeypatch.setenv("SAS_DEFINITIONS", "tests.failures.made_up")
+    monkeypatch.setenv("SAS_DEFINITIONS", "tests.failures.definitions")
     registry.cache_clear()
     yield
     monkeypatch.undo()

@@ -19,7 +19,7 @@ from devstack.processes.keeper import Keeper, Restart
 from devstack.servers.postgres import EmbeddedPostgres
 from domain.faults import Unreachable
 from store.submission import Accepted
-from tests.conftest import Databases
+from testing.databases import Databases
 from tests.failures.servers import own_postgres
 from tests.integration.store_bench import StoreBench, open_store_bench
 

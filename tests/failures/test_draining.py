@@ -16,8 +16,12 @@ from devstack.servers.temporal import EmbeddedTemporal
 from domain.states import TaskState
 from runtime.settings import Settings
 from tests.acceptance.test_outages import away
-from tests.clocks import clock_off_by
-from tests.conftest import FULL, Bench, Databases, Simulators, eventually
+from testing.clocks import clock_off_by
+from testing.records import FULL
+from testing.bench import Bench
+from testing.databases import Databases
+from testing.simulators import Simulators
+from testing.waiting import eventually
 from tests.workers import WorkerProcess
 
 ALL = "scheduler,agents,supervisor,callbacks"

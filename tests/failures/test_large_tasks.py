@@ -18,7 +18,7 @@ from domain.definition import MOST_STEPS
 from domain.states import TaskState
 from domain.undo_requests import UndoRequest
 from runtime.roles import Role
-from tests.conftest import Bench
+from testing.bench import Bench
 from tests.workers import WorkerProcess
 from workflows.scheduler import MOST_REQUEST_BYTES
 

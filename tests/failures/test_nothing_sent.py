@@ -21,7 +21,10 @@ from domain.states import EventKind, TaskState
 from domain.undo_requests import UndoRequest
 from runtime.roles import Role
 from store.reads import TaskPage
-from tests.conftest import FULL, Bench, Simulators, eventually
+from testing.records import FULL
+from testing.bench import Bench
+from testing.simulators import Simulators
+from testing.waiting import eventually
 
 CANT = "payments.charge: a worker on task queue payments can't carry it out: give it this release"
 LACKS = {

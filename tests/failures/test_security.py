@@ -23,9 +23,12 @@ from domain.undo_requests import UndoRequest
 from runtime.callbacks.addresses import callback_addresses
 from runtime.roles import Role
 from runtime.settings import Settings
-from tests.conftest import Bench, Databases, Simulators
+from testing.bench import Bench
+from testing.databases import Databases
+from testing.simulators import Simulators
 from tests.failures.sources import WHEEL, imported, sources, used
-from tests.workers import ROOT, WorkerProcess
+from testing import ROOT
+from tests.workers import WorkerProcess
 
 ANSWER = {"response_id": "answer-1", "status": "done", "result": {"machine_id": "m-1", "ip": "192.0.2.7"}}
 
@@ -248,7 +251,7 @@ def test_nothing_that_is_read_can_run_as_code() -> None:
 def test_nothing_that_breaks_things_on_purpose_is_in_the_system() -> None:
     """Faults are injected by `chaos` and the tests, around the real parts, and by simulators that no part imports."""
     system = [*(set(WHEEL["packages"]) - {"devstack"}), *WHEEL["force-include"]]
-    strangers = ("tests", "chaos", "devstack")
+    strangers = ("tests", "testing", "chaos", "devstack")
     imports = {path: {n for n in imported(tree) if n.split(".")[0] in strangers} for path, tree in sources(*system)}
     assert {path: names for path, names in imports.items() if names} == {}
     words = re.compile(r"KILL_AT|PLANT|kill_point|fault_point|monkeypatch")

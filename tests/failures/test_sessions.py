@@ -14,7 +14,11 @@ from devstack.servers.postgres import EmbeddedPostgres
 from domain.faults import Unreachable
 from domain.states import TaskState
 from runtime.roles import Role
-from tests.conftest import FULL, Bench, Databases, Simulators, eventually
+from testing.records import FULL
+from testing.bench import Bench
+from testing.databases import Databases
+from testing.simulators import Simulators
+from testing.waiting import eventually
 from tests.failures.servers import ended, submitted
 from tests.integration.test_sessions import DEFAULTS, read_only, set_for
 

@@ -13,7 +13,10 @@ from chaos.proxy import Proxy
 from domain.states import StepState, TaskState
 from runtime.roles import Role, running
 from runtime.temporal import connect
-from tests.conftest import FULL, Bench, Databases, Simulators
+from testing.records import FULL
+from testing.bench import Bench
+from testing.databases import Databases
+from testing.simulators import Simulators
 from tests.failures.test_temporal_ui import violations
 
 STALL_S = 7.0

@@ -16,7 +16,10 @@ from domain.definition import Definition, Registry
 from domain.states import StepState, TaskState
 from store.submission import Accepted, DeadLettered, InvalidSubmission, Submission, SubmissionDesk
 from tests.acceptance.test_outages import away
-from tests.conftest import FULL, Bench, Databases, Simulators
+from testing.records import FULL
+from testing.bench import Bench
+from testing.databases import Databases
+from testing.simulators import Simulators
 
 
 @pytest.mark.failure(46)

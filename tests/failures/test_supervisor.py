@@ -16,7 +16,10 @@ from domain.attempts import BeginStep
 from domain.states import StepState, TaskState
 from runtime.roles import Role
 from supervisor.schedule import SCHEDULE_ID
-from tests.conftest import FULL, Bench, Simulators, eventually
+from testing.records import FULL
+from testing.bench import Bench
+from testing.simulators import Simulators
+from testing.waiting import eventually
 from tests.failures.servers import submitted
 from tests.failures.strange_worker import StrangeWorker
 

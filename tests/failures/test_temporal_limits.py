@@ -11,13 +11,15 @@ import pytest
 from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError
 
-from chaos.ground import LOWERED_LIMITS, MOST_SIGNALS
+from chaos.world import LOWERED_LIMITS, MOST_SIGNALS
 from definitions import registry
 from devstack.servers.temporal import EmbeddedTemporal
 from domain.search_attributes import SEARCH_ATTRIBUTES
 from domain.states import TaskState
 from domain.undo_requests import UndoRequest
-from tests.conftest import Bench, Databases, Simulators
+from testing.bench import Bench
+from testing.databases import Databases
+from testing.simulators import Simulators
 from tests.failures.test_temporal_ui import in_the_middle, violations
 
 

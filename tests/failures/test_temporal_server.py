@@ -12,7 +12,11 @@ from devstack.servers.temporal import EmbeddedTemporal
 from domain.states import StepState, TaskState
 from domain.undo_requests import UndoRequest
 from runtime.roles import Role
-from tests.conftest import FULL, Bench, Databases, Simulators, eventually
+from testing.records import FULL
+from testing.bench import Bench
+from testing.databases import Databases
+from testing.simulators import Simulators
+from testing.waiting import eventually
 from tests.failures.servers import ended, kill, own_temporal, submitted
 from tests.failures.test_temporal_ui import in_the_middle, violations
 

@@ -33,7 +33,11 @@ from store.supervision import StaleRun
 from supervisor.decide import decide
 from supervisor.runs import end_runs
 from tests.acceptance.test_compensation import temporal
-from tests.conftest import FULL, Bench, Databases, Simulators, eventually
+from testing.records import FULL
+from testing.bench import Bench
+from testing.databases import Databases
+from testing.simulators import Simulators
+from testing.waiting import eventually
 
 POINTS = {
     "stock": ("stock", False, 3),

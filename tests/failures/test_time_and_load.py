@@ -27,8 +27,11 @@ from store.database import Database
 from store.submission import Accepted, SubmissionDesk
 from store.supervision import Supervision
 from supervisor.decide import decide
-from tests.clocks import clock_off_by
-from tests.conftest import FULL, ORDER, Bench, Databases, Simulators
+from testing.clocks import clock_off_by
+from testing.records import FULL, ORDER
+from testing.bench import Bench
+from testing.databases import Databases
+from testing.simulators import Simulators
 from tests.integration.store_bench import LOADED, StoreBench, begin, own_store_bench
 from tests.workers import WorkerProcess
 

@@ -14,12 +14,15 @@ from definitions import registry
 from domain.states import TaskState
 from domain.undo_requests import UndoRequest
 from runtime.roles import Role
-from tests.conftest import FULL, Bench, Simulators, eventually
+from testing.records import FULL
+from testing.bench import Bench
+from testing.simulators import Simulators
+from testing.waiting import eventually
 from tests.failures.servers import ended, submitted
 from tests.failures.strange_worker import StrangeWorker
 from tests.workers import WorkerProcess
 
-MADE_UP = {"SAS_DEFINITIONS": "tests.failures.made_up"}
+MADE_UP = {"SAS_DEFINITIONS": "tests.failures.definitions"}
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,10 @@ from temporalio.workflow import NondeterminismError
 
 from domain.states import StepState, TaskState
 from runtime.roles import Role
-from tests.conftest import FULL, Bench, Simulators, eventually
+from testing.records import FULL
+from testing.bench import Bench
+from testing.simulators import Simulators
+from testing.waiting import eventually
 from tests.failures.sources import imported, sources, used
 from tests.replay.test_replay import RECORDED, history_of, replayer
 from workflows.scheduler import _Attempt

@@ -15,7 +15,9 @@ from definitions import registry
 from domain.definition import Definition, Step
 from domain.ids import idempotency_keys
 from domain.messages import AgentRequest, Completed, Json, Outcome, StoodDown
-from tests.conftest import MACHINE, ORDER, Simulators, eventually
+from testing.records import MACHINE, ORDER
+from testing.simulators import Simulators
+from testing.waiting import eventually
 
 RECORDS = {"order": ORDER, "provisioning": MACHINE}
 STEPS = [(d, s) for d in registry() for s in d.steps if d.name in RECORDS]

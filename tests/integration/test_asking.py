@@ -16,7 +16,7 @@ from activities.http import new_client
 from domain.faults import KEY_FORGOTTEN
 from domain.ids import idempotency_keys
 from domain.messages import AgentRequest, Completed, GaveUp, Outcome, Refused
-from tests.conftest import Simulators
+from testing.simulators import Simulators
 
 CHARGE = {"amount_minor": 2500, "currency": "EUR", "card_token": "tok_visa"}
 REFUND = {"action": "payments.refund", "body": {"amount_minor": 2500, "currency": "EUR"}, "undo": True}

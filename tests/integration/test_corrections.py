@@ -10,7 +10,7 @@ from domain.faults import Conflict
 from operators.resubmit import Plan, Resubmission
 from store.orders import Amendment, Orders
 from store.reads import Reads
-from tests.conftest import eventually
+from testing.waiting import eventually
 from tests.integration.resubmitting import People, corrections, line1
 from tests.integration.situations import in_error
 from tests.integration.store_bench import LOADED, StoreBench, begin

@@ -24,7 +24,7 @@ from store.database import Database
 from store.housekeeping import Housekeeper
 from store.orders import Orders
 from store.submission import Accepted, DeadLettered, SubmissionDesk, digest_of
-from tests.conftest import ORDER
+from testing.records import ORDER
 from tests.integration.store_bench import (
     LOADED,
     ROOMY,

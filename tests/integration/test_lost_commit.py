@@ -20,7 +20,7 @@ from store.database import Database
 from store.orders import Amendment
 from store.snapshot import Snapshot
 from store.state_store import StateStore
-from tests.conftest import ORDER
+from testing.records import ORDER
 from tests.integration.situations import REFUSED, asked, in_error, recovered, undo_begun
 from tests.integration.store_bench import BREAKER, LOADED, StoreBench, begin, undo
 

@@ -10,7 +10,7 @@ import pytest
 
 from domain.faults import KEY_FORGOTTEN, Conflict, NotFound
 from operators.resubmit import Resubmission
-from tests.conftest import ORDER
+from testing.records import ORDER
 from tests.integration.resubmitting import People, corrections, line1, resubmit
 from tests.integration.situations import REFUSED, in_error, recovered
 from tests.integration.store_bench import StoreBench, begin

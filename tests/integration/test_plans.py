@@ -15,7 +15,7 @@ from psycopg import ClientCursor, Connection
 from devstack.servers.postgres import EmbeddedPostgres
 from store.database import SESSION
 from store.queries import query
-from tests.conftest import Databases
+from testing.databases import Databases
 
 CLAIMABLE = 300
 EXPIRED = 300

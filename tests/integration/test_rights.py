@@ -12,7 +12,7 @@ import pytest
 from psycopg import Connection, sql
 
 from domain.states import EventKind, StepState, TaskState, is_legal
-from tests.conftest import Databases
+from testing.databases import Databases
 from tests.integration.store_bench import StoreBench
 
 APPLICATION, SUPERVISOR = "app", "supervisor"

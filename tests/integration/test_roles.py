@@ -9,7 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 
-from tests.conftest import Databases
+from testing.databases import Databases
 from tests.integration.store_bench import StoreBench
 
 

@@ -25,7 +25,8 @@ from store.database import Database
 from store.migrate import migrate
 from store.reads import open_reads
 from store.schema import check_schema
-from tests.conftest import Databases, eventually
+from testing.databases import Databases
+from testing.waiting import eventually
 from tests.failures.pooler import transaction_pooler
 from tests.integration.store_bench import StoreBench, open_store_bench, shipped
 

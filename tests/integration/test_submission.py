@@ -16,7 +16,7 @@ from domain.undo_requests import UndoRequest
 from store.admission import Admission, AdmissionCaps, CapReached, NewTask
 from store.submission import MOST_BYTES, Accepted, DeadLettered, InvalidSubmission, SubmissionDesk, digest_of
 from supervisor.decide import decide
-from tests.conftest import MACHINE, ORDER
+from testing.records import MACHINE, ORDER
 from tests.integration.store_bench import (
     ROOMY,
     StoreBench,

@@ -21,7 +21,8 @@ from store.reads import Reads
 from store.supervision import Supervision
 from supervisor.activities import SupervisorActivities, SweepReport, SweepSettings, sweep_once
 from supervisor.decide import decide
-from tests.conftest import PATIENCE_S, Databases
+from testing.waiting import PATIENCE_S
+from testing.databases import Databases
 from tests.integration.store_bench import (
     LOADED,
     StoreBench,

@@ -14,7 +14,7 @@ from sqlalchemy import MetaData, create_engine
 from store.connection import SQLALCHEMY, connect
 from store.rows import Row
 from store.tables import ORDERS, STATE_STORE
-from tests.conftest import Databases
+from testing.databases import Databases
 
 
 @pytest.mark.parametrize("which", ["state", "orders"])

@@ -23,7 +23,7 @@ from domain.definition import Definition
 from domain.states import TaskState, UndoState
 from store.claims import Hold
 from store.database import Database
-from tests.conftest import Databases
+from testing.databases import Databases
 from tests.integration.store_bench import StoreBench, open_store_bench
 from tests.property.definitions import ORDER, PROVISIONING
 from tests.property.draws import next_of_run

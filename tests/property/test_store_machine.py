@@ -30,7 +30,7 @@ from domain.definition import Definition
 from domain.states import TaskState
 from store.claims import Hold
 from store.database import Database
-from tests.conftest import Databases
+from testing.databases import Databases
 from tests.integration.store_bench import StoreBench, open_store_bench
 from tests.moves import may_step
 from tests.property.definitions import DEFINITIONS

@@ -10,7 +10,8 @@ from domain.messages import Completed
 from domain.states import StepState, TaskState
 from domain.undo_requests import UndoRequest
 from store.inbox import InboxStore
-from tests.conftest import Bench, Simulators
+from testing.bench import Bench
+from testing.simulators import Simulators
 
 Scenario = Callable[[Bench, Simulators, dict[str, Any], dict[str, Any], str], Awaitable[None]]
 

@@ -23,7 +23,8 @@ from domain.ids import undo_request_of
 from runtime.plugin import new_plugin
 from runtime.roles import Role
 from supervisor.sweep import Supervise
-from tests.conftest import Bench, Simulators
+from testing.bench import Bench
+from testing.simulators import Simulators
 from tests.replay.scenarios import SCENARIOS, WITHOUT_CALLBACKS
 from workflows.compensation_request import CompensationRequest
 from workflows.scheduler import Scheduler
@@ -36,7 +37,7 @@ RECORDED = sorted(HISTORIES.glob("*/*.json"))
 @pytest.fixture(autouse=True)
 def made_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """One scenario is of a definition that is made to fail."""
-    monkeypatch.setenv("SAS_DEFINITIONS", "tests.failures.made_up")
+    monkeypatch.setenv("SAS_DEFINITIONS", "tests.failures.definitions")
     registry.cache_clear()
     yield
     monkeypatch.undo()

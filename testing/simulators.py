@@ -1,0 +1,76 @@
+"""The simulated services: their process, and a client of their faults and ledgers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from devstack.processes.managed import ManagedProcess
+from devstack.processes.ports import LOOPBACK
+from devstack.stack.environment import SERVICES
+from testing import ROOT
+
+
+def simulator_process(folder: Path, port: int) -> ManagedProcess:
+    """The simulated services, in a process of their own."""
+    options = ["--machine-delay-ms", "200", "--state-dir", str(folder / "simulators"), "--port", str(port)]
+    return ManagedProcess(
+        "simulators",
+        [sys.executable, "-m", "devstack.simulators", *options],
+        {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+        folder / "simulators.log",
+        folder / "simulators.pid",
+        ready=lambda: _answers(port),
+    )
+
+
+def _answers(port: int) -> bool:
+    try:
+        return httpx.get(f"http://{LOOPBACK}:{port}/health", timeout=1).is_success
+    except httpx.HTTPError:
+        return False
+
+
+class Simulators:
+    """The remote services, their faults and their ledgers."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.services = {s: f"{url}/{s}" for s in SERVICES}
+        self._http = httpx.Client(base_url=url, timeout=10)
+
+    def fault(self, service: str, kind: str, **rule: Any) -> None:
+        """Make a service fail on purpose."""
+        self._http.post(f"/control/{service}/faults", json={"kind": kind, **rule}).raise_for_status()
+
+    def heal(self) -> None:
+        """No service fails on purpose any more."""
+        self._http.delete("/control/faults").raise_for_status()
+
+    def reset(self) -> None:
+        """Empty ledgers, no faults."""
+        self._http.post("/control/reset").raise_for_status()
+
+    def ledger(self, service: str, task_id: str) -> dict[str, Any]:
+        """What a service has on record of a task: effects, tombstones, calls, refusals."""
+        answer = self._http.get(f"/control/{service}/ledger", params={"task_id": task_id}).raise_for_status()
+        return dict(answer.json())
+
+    def whole_ledger(self, service: str) -> dict[str, Any]:
+        """What a service has on record of all tasks."""
+        return dict(self._http.get(f"/control/{service}/ledger").raise_for_status().json())
+
+    def live(self, task_id: str) -> dict[str, int]:
+        """Effects that stand, by service; services without any are left out."""
+        counts = {s: sum(e["undone_at"] is None for e in self.ledger(s, task_id)["effects"]) for s in SERVICES}
+        return {s: n for s, n in counts.items() if n}
+
+    def calls(self, service: str, task_id: str, *, undo: bool = False) -> int:
+        """Calls that a service has received for a task."""
+        return sum(c["undo"] is undo for c in self.ledger(service, task_id)["calls"])
+
+    def close(self) -> None:
+        self._http.close()
