@@ -11,17 +11,17 @@ from contextlib import asynccontextmanager
 
 from temporalio.api.enums.v1 import EventType
 
-from chaos.world import MOST_BUFFERED
 from chaos.lane import OUTAGE, SLOTS, SWEEP_PAGES, Run
 from chaos.scenarios import Scenario, around, whoever
+from chaos.world import MOST_BUFFERED
 from domain.definition import Definition, Registry
 from domain.ids import attempt_id
 from domain.states import EventKind, TaskState
 from runtime.roles import Role
-from testing.records import FULL, MACHINE, ORDER
-from testing.waiting import eventually
 from testing.definitions.errand import ERRAND
 from testing.definitions.gift import GIFT
+from testing.records import FULL, MACHINE, ORDER
+from testing.waiting import eventually
 
 _ENDS = (EventKind.RELEASED, EventKind.EXPIRED, EventKind.GAVE_UP)
 _FAILED = EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED

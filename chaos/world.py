@@ -26,9 +26,6 @@ from audit.run import audit
 from audit.sources import open_loader
 from audit.task_record import Terms
 from audit.temporal_runs import read_runs
-from testing.databases import make_databases
-from testing.settings import settings_at
-from testing.simulators import simulator_process
 from chaos.nursery import Child, Nursery
 from chaos.parts import Server, Worker
 from chaos.proxy import Proxy
@@ -48,11 +45,20 @@ from runtime.wiring import Stores, open_stores
 from store.admission import CapReached
 from store.reads import Reads, open_reads
 from store.submission import Accepted, DeadLettered, Submission, SubmissionOutcome, digest_of
-from testing.simulators import Simulators
+from testing.databases import make_databases
+from testing.settings import environment, settings_at
+from testing.simulators import Simulators, simulator_process
 from testing.waiting import eventually
-from testing.settings import environment
 
-__all__ = ["SERVICES", "World", "line_of_log", "without_duplicates"]
+MOST_SIGNALS, MOST_BUFFERED = 100, 20
+LOWERED_LIMITS = {
+    "limit.historyCount.error": "1000",  # of 51,200
+    "limit.historySize.error": "1000000",  # of 50 MiB
+    "limit.blobSize.error": "65536",  # of 2 MiB
+    "limit.blobSize.warn": "65536",  # nothing smaller is refused
+    "history.maximumSignalsPerExecution": str(MOST_SIGNALS),  # of 10,000
+    "history.maximumBufferedEventsBatch": str(MOST_BUFFERED),  # of 100: a workflow task fails then
+}
 
 _NETWORK = timedelta(seconds=5)
 """So much later than it was sent a call may arrive, by the faults of the matrix."""

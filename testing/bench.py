@@ -1,6 +1,30 @@
-"""The application under test: real parts, and a few words to move them with."""
+"""The application on real parts, and a few words to move it with."""
 
 from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+from temporalio.client import Client
+
+from devstack.stack.environment import SERVICES
+from domain.ids import attempt_id
+from domain.states import SETTLED, StepState, TaskState
+from runtime.roles import Role, running
+from runtime.settings import Settings
+from runtime.wiring import Stores, sweep_settings
+from store.reads import Reads, TaskPage
+from store.submission import SubmissionOutcome
+from store.supervision import Supervision
+from supervisor.activities import SupervisorActivities, SweepReport, sweep_once
+from testing.simulators import Simulators
+from testing.waiting import PATIENCE_S, eventually
+
 
 class Bench:
     """The application under test: real parts, and a few words to move them with."""
@@ -16,7 +40,9 @@ class Bench:
         self.settings, self.client, self.stores, self.reads = settings, client, stores, reads
         self.supervision, self._supervisor = supervision, SupervisorActivities(supervision, client)
 
-    async def submit(self, record: dict[str, Any], task_id: str, definition: str = "order", **more: Any) -> Verdict:
+    async def submit(
+        self, record: dict[str, Any], task_id: str, definition: str = "order", **more: Any
+    ) -> SubmissionOutcome:
         """Submit; the dispatchers hear of it."""
         message = {"task_id": task_id, "definition": definition, "record": record, **more}
         return await self.stores.desk.submit(self.stores.desk.parse(json.dumps(message)))
@@ -117,5 +143,5 @@ class Bench:
 
     async def sweep(self) -> SweepReport:
         """One sweep, by hand: that there was none for long is no outage."""
-        terms = sweep_terms(self.settings).model_copy(update={"interval_s": 3_600})
+        terms = sweep_settings(self.settings).model_copy(update={"interval_s": 3_600})
         return await sweep_once(self._supervisor, terms)

@@ -10,33 +10,15 @@ import sys
 from collections.abc import Mapping
 from types import MappingProxyType, TracebackType
 
-from pydantic import SecretStr
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 
 from runtime.settings import Settings
-from testing.waiting import PATIENCE_S, eventually
 from testing import ROOT
-
-
-def environment(settings: Settings) -> dict[str, str]:
-    """The environment that gives another process the same settings."""
-    found: dict[str, str] = {}
-    for name, value in settings.model_dump(mode="python").items():
-        key = f"SAS_{name.upper()}"
-        if value is None:
-            continue
-        if isinstance(value, dict):
-            found |= {f"{key}__{k.upper()}": str(v) for k, v in value.items()}
-        elif isinstance(value, SecretStr):
-            found[key] = value.get_secret_value()
-        elif hasattr(value, "total_seconds"):
-            found[key] = str(value.total_seconds())
-        else:
-            found[key] = str(value)
-    return found
+from testing.settings import environment
+from testing.waiting import PATIENCE_S, eventually
 
 
 class WorkerProcess:

@@ -22,13 +22,13 @@ from runtime.roles import Role
 from runtime.settings import Settings
 from store.admission import ALIVE
 from supervisor.schedule import SCHEDULE_ID
-from testing.records import FULL
+from testing import ROOT
 from testing.bench import Bench
+from testing.records import FULL
+from testing.settings import environment
 from testing.simulators import Simulators
 from testing.waiting import eventually
-from testing import ROOT
 from tests.workers import WorkerProcess
-from testing.settings import environment
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from cli.commands import COMMANDS
 from devstack.processes.ports import free_port
 from runtime.roles import Role
 from runtime.settings import Settings
-from testing.waiting import PATIENCE_S
 from testing.bench import Bench
-from tests.production import production_python
 from testing.settings import environment
+from testing.waiting import PATIENCE_S
+from tests.production import production_python
 
 ROOT = Path(__file__).parent.parent.parent
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]

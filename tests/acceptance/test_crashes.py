@@ -11,8 +11,8 @@ from temporalio.exceptions import ApplicationError
 from domain.attempts import BeginStep
 from domain.states import StepState, TaskState
 from runtime.roles import Role
-from testing.records import FULL
 from testing.bench import Bench
+from testing.records import FULL
 from testing.simulators import Simulators
 from testing.waiting import eventually
 from tests.failures.strange_worker import StrangeWorker

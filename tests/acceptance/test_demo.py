@@ -22,10 +22,10 @@ from devstack.servers.postgres import EmbeddedPostgres
 from domain.messages import Json
 from domain.states import TaskState
 from testing import ROOT
-from tests.acceptance.test_up import starter
 from testing.bench import Bench
 from testing.databases import Databases
 from testing.simulators import Simulators
+from tests.acceptance.test_up import starter
 
 EXAMPLES = [json.loads(line) for line in (ROOT / "examples" / "orders.jsonl").read_text().splitlines()]
 RULES = (

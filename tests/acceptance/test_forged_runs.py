@@ -23,11 +23,11 @@ from runtime.roles import Role
 from runtime.temporal import queue_of
 from store.state_store import StateStore
 from store.submission import SubmissionDesk
-from testing.records import FULL
 from testing.bench import Bench
+from testing.definitions.gift import GIFT
+from testing.records import FULL
 from testing.simulators import Simulators
 from testing.waiting import eventually
-from testing.definitions.gift import GIFT
 from tests.workers import WorkerProcess
 
 QUEUE = queue_of("order", 1)

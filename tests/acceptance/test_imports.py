@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from runtime.settings import Settings
-from testing.bench import Bench
 from testing import ROOT
+from testing.bench import Bench
 from testing.settings import environment
 
 HEAVY = {"temporalio", "sqlmodel", "sqlalchemy", "alembic", "fastapi", "uvicorn", "httpx", "structlog", "psutil"}

@@ -9,10 +9,10 @@ import pytest
 
 from domain.states import StepState, TaskState
 from runtime.settings import Settings
-from tests.acceptance.test_cli import starter
 from testing.bench import Bench
 from testing.databases import Databases
 from testing.simulators import Simulators
+from tests.acceptance.test_cli import starter
 
 WHY = ("--evidence", "no such name in the zone", "--reason", "left since Friday", "--by", "anna")
 WORD = ("--no-effect", "name", *WHY)

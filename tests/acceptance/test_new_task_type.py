@@ -11,11 +11,11 @@ import pytest
 
 from domain.states import TaskState
 from domain.undo_requests import UndoRequest
-from testing.bench import Bench
-from testing.simulators import Simulators
 from testing import ROOT
-from tests.workers import WorkerProcess
+from testing.bench import Bench
 from testing.settings import environment
+from testing.simulators import Simulators
+from tests.workers import WorkerProcess
 
 MADE_UP = {"SAS_DEFINITIONS": "testing.definitions"}
 

@@ -18,9 +18,9 @@ from runtime.wiring import sweep_settings
 from store.database import Database
 from store.supervision import Supervision
 from supervisor.schedule import SCHEDULE_ID
-from testing.records import FULL
 from testing.bench import Bench
 from testing.databases import Databases
+from testing.records import FULL
 from testing.simulators import Simulators
 from testing.waiting import eventually
 from tests.workers import WorkerProcess

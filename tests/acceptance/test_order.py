@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from domain.states import StepState, TaskState
-from testing.records import FULL
 from testing.bench import Bench
+from testing.records import FULL
 from testing.simulators import Simulators
 
 

@@ -17,9 +17,9 @@ from devstack.servers.postgres import EmbeddedPostgres
 from domain.states import StepState, TaskState
 from domain.undo_requests import UndoRequest
 from runtime.roles import Role
-from testing.records import FULL
 from testing.bench import Bench
 from testing.databases import Databases
+from testing.records import FULL
 from testing.simulators import Simulators
 from testing.waiting import eventually
 from tests.workers import WorkerProcess

@@ -14,14 +14,14 @@ import pytest
 from domain.attempts import BeginStep
 from domain.states import TaskState
 from domain.undo_requests import UndoRequest
-from testing.records import ORDER
+from testing import ROOT
 from testing.bench import Bench
+from testing.records import ORDER
+from testing.settings import environment
 from testing.simulators import Simulators
 from testing.waiting import eventually
 from tests.courier.parcel import QUARANTINE
-from testing import ROOT
 from tests.workers import WorkerProcess
-from testing.settings import environment
 
 COURIER = {"SAS_DEFINITIONS": "tests.courier", "SAS_AGENTS": "tests.courier"}
 

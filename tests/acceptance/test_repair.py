@@ -17,10 +17,10 @@ from domain.states import StepState, TaskState
 from domain.undo_requests import UndoRequest
 from runtime.settings import Settings
 from starter import app
-from tests.acceptance.test_cli import starter
-from tests.acceptance.test_compensation import undone_in_reverse
 from testing.bench import Bench
 from testing.simulators import Simulators
+from tests.acceptance.test_cli import starter
+from tests.acceptance.test_compensation import undone_in_reverse
 
 BY_HAND = ("--done-by-hand", "--evidence", "bank transfer 4711", "--reason", "paid back by hand", "--by", "anna")
 SKIP = ("--skip", "--reason", "the customer keeps it")

@@ -17,8 +17,8 @@ from runtime.wiring import caps
 from store.admission import CapReached
 from store.submission import Accepted, SubmissionOutcome
 from supervisor.schedule import SCHEDULE_ID
-from testing.records import MACHINE, ORDER
 from testing.bench import Bench
+from testing.records import MACHINE, ORDER
 from testing.simulators import Simulators
 
 OUTAGE_S = float(os.environ.get("SAS_OUTAGE_S", "10"))

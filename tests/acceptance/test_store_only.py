@@ -11,10 +11,10 @@ from devstack.processes.ports import free_port
 from domain.states import TaskState
 from domain.undo_requests import UndoRequest
 from runtime.settings import Settings
-from tests.acceptance.test_cli import Result, nowhere, starter
 from testing.bench import Bench
 from testing.simulators import Simulators
 from testing.waiting import eventually
+from tests.acceptance.test_cli import Result, nowhere, starter
 
 EVIDENCE = ("--done-by-hand", "--evidence", "seen in their console", "--reason", "nothing answers", "--by", "anna")
 

@@ -15,9 +15,9 @@ from devstack.servers.postgres import EmbeddedPostgres
 from domain.states import StepState, TaskState
 from runtime.roles import Role
 from supervisor.schedule import SCHEDULE_ID
-from testing.records import FULL
 from testing.bench import Bench
 from testing.databases import Databases
+from testing.records import FULL
 from testing.simulators import Simulators
 from testing.waiting import eventually
 from tests.failures.servers import kill, own_postgres

@@ -13,8 +13,8 @@ import pytest
 
 from devstack.processes.ports import free_port
 from runtime.settings import Settings
-from testing.bench import Bench
 from testing import ROOT
+from testing.bench import Bench
 from testing.settings import environment
 
 NAME = "Zoë 退款 → 😀"

@@ -9,10 +9,10 @@ import pytest
 
 from domain.states import TaskState
 from domain.undo_requests import UndoRequest
-from tests.acceptance.test_compensation import temporal, undone_in_reverse
 from testing.bench import Bench
 from testing.simulators import Simulators
 from testing.waiting import eventually
+from tests.acceptance.test_compensation import temporal, undone_in_reverse
 from tests.workers import WorkerProcess
 
 UNDOS = {"ship": "shipping", "charge": "payments", "stock": "stock"}

@@ -27,9 +27,9 @@ from devstack.servers.temporal import EmbeddedTemporal
 from domain.search_attributes import SEARCH_ATTRIBUTES
 from domain.states import TaskState
 from store.submission import Accepted
-from testing.waiting import PATIENCE_S
 from testing.bench import Bench
 from testing.databases import make_templates
+from testing.waiting import PATIENCE_S
 
 
 class Killable(Protocol):

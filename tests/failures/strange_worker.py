@@ -23,10 +23,10 @@ from activities.agent import Agents
 from chaos import worker
 from runtime.settings import Settings
 from store.supervision import Supervision
-from testing.waiting import eventually
 from testing import ROOT
-from tests.workers import WorkerProcess
 from testing.settings import environment
+from testing.waiting import eventually
+from tests.workers import WorkerProcess
 
 
 class StrangeWorker(WorkerProcess):

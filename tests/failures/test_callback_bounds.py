@@ -18,10 +18,10 @@ from runtime.callbacks import answers, guard
 from runtime.callbacks.addresses import callback_addresses
 from runtime.roles import Role
 from runtime.settings import Settings
-from tests.acceptance.test_outages import away
-from testing.waiting import PATIENCE_S
 from testing.bench import Bench
 from testing.databases import Databases
+from testing.waiting import PATIENCE_S
+from tests.acceptance.test_outages import away
 from tests.failures.test_security import ANSWER, rows
 
 

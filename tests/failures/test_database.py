@@ -25,14 +25,14 @@ from runtime.settings import Settings
 from store.database import Database
 from store.migrate import migrate
 from store.schema import check_schema
-from testing.records import FULL
+from testing import ROOT
 from testing.bench import Bench
 from testing.databases import Databases
+from testing.records import FULL
+from testing.settings import environment
 from testing.simulators import Simulators
 from testing.waiting import eventually
 from tests.failures.servers import ended, submitted
-from testing import ROOT
-from testing.settings import environment
 
 COIN = "UPDATE purse SET coins = coins + 1 WHERE name = %(name)s"
 TRIED = "SELECT nextval('tries')"

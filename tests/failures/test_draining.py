@@ -15,13 +15,13 @@ from devstack.servers.postgres import EmbeddedPostgres
 from devstack.servers.temporal import EmbeddedTemporal
 from domain.states import TaskState
 from runtime.settings import Settings
-from tests.acceptance.test_outages import away
-from testing.clocks import clock_off_by
-from testing.records import FULL
 from testing.bench import Bench
+from testing.clocks import clock_off_by
 from testing.databases import Databases
+from testing.records import FULL
 from testing.simulators import Simulators
 from testing.waiting import eventually
+from tests.acceptance.test_outages import away
 from tests.workers import WorkerProcess
 
 ALL = "scheduler,agents,supervisor,callbacks"

@@ -25,9 +25,9 @@ from store.schema import check_schema
 from store.state_store import StateStore
 from store.supervision import Supervision
 from supervisor.activities import SupervisorActivities, sweep_once
-from testing.records import FULL
 from testing.bench import Bench
 from testing.databases import Databases
+from testing.records import FULL
 from testing.simulators import Simulators
 from testing.waiting import eventually
 from tests.failures.servers import copied, ended, kill, own_postgres, submitted

@@ -23,9 +23,9 @@ from domain.states import StepState, TaskState
 from domain.undo_requests import UndoRequest
 from store.claims import Hold
 from supervisor.decide import decide
-from testing.records import FULL
 from testing.bench import Bench
 from testing.databases import Databases
+from testing.records import FULL
 from testing.simulators import Simulators
 from tests.failures.servers import ended, submitted
 from tests.integration.store_bench import StoreBench, begin, own_store_bench

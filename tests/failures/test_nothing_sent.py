@@ -21,8 +21,8 @@ from domain.states import EventKind, TaskState
 from domain.undo_requests import UndoRequest
 from runtime.roles import Role
 from store.reads import TaskPage
-from testing.records import FULL
 from testing.bench import Bench
+from testing.records import FULL
 from testing.simulators import Simulators
 from testing.waiting import eventually
 

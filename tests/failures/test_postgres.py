@@ -16,9 +16,9 @@ from devstack.stack.environment import SERVICES
 from domain.states import StepState, TaskState
 from domain.undo_requests import UndoRequest
 from runtime.roles import Role
-from testing.records import FULL
 from testing.bench import Bench
 from testing.databases import Databases
+from testing.records import FULL
 from testing.simulators import Simulators
 from tests.failures.servers import copied, ended, kill, own_postgres, submitted
 

@@ -23,12 +23,12 @@ from runtime import roles
 from runtime.deployment import deployment_of
 from runtime.roles import Role, running
 from runtime.settings import Settings
+from testing import ROOT
 from testing.bench import Bench
 from testing.databases import Databases
-from testing.waiting import eventually
-from testing import ROOT
-from tests.workers import WorkerProcess
 from testing.settings import environment
+from testing.waiting import eventually
+from tests.workers import WorkerProcess
 
 
 def without(settings: Settings, service: str) -> dict[str, Any]:

@@ -15,14 +15,14 @@ from temporalio.client import Client
 from domain.states import TaskState
 from runtime.roles import Role
 from runtime.settings import Settings
+from testing import ROOT
 from testing.bench import Bench
 from testing.databases import Databases
+from testing.settings import environment
 from testing.simulators import Simulators
 from testing.waiting import eventually
 from tests.failures.test_security import rows
-from testing import ROOT
 from tests.workers import WorkerProcess
-from testing.settings import environment
 
 CANARY = "kestrel7"
 LOGIN = f"{CANARY}-user:{CANARY}%2Fpassword"

@@ -23,11 +23,11 @@ from domain.undo_requests import UndoRequest
 from runtime.callbacks.addresses import callback_addresses
 from runtime.roles import Role
 from runtime.settings import Settings
+from testing import ROOT
 from testing.bench import Bench
 from testing.databases import Databases
 from testing.simulators import Simulators
 from tests.failures.sources import WHEEL, imported, sources, used
-from testing import ROOT
 from tests.workers import WorkerProcess
 
 ANSWER = {"response_id": "answer-1", "status": "done", "result": {"machine_id": "m-1", "ip": "192.0.2.7"}}

@@ -14,9 +14,9 @@ from devstack.servers.postgres import EmbeddedPostgres
 from domain.faults import Unreachable
 from domain.states import TaskState
 from runtime.roles import Role
-from testing.records import FULL
 from testing.bench import Bench
 from testing.databases import Databases
+from testing.records import FULL
 from testing.simulators import Simulators
 from testing.waiting import eventually
 from tests.failures.servers import ended, submitted

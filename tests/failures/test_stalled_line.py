@@ -13,9 +13,9 @@ from chaos.proxy import Proxy
 from domain.states import StepState, TaskState
 from runtime.roles import Role, running
 from runtime.temporal import connect
-from testing.records import FULL
 from testing.bench import Bench
 from testing.databases import Databases
+from testing.records import FULL
 from testing.simulators import Simulators
 from tests.failures.test_temporal_ui import violations
 

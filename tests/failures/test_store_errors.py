@@ -15,11 +15,11 @@ from devstack.servers.postgres import EmbeddedPostgres
 from domain.definition import Definition, Registry
 from domain.states import StepState, TaskState
 from store.submission import Accepted, DeadLettered, InvalidSubmission, Submission, SubmissionDesk
-from tests.acceptance.test_outages import away
-from testing.records import FULL
 from testing.bench import Bench
 from testing.databases import Databases
+from testing.records import FULL
 from testing.simulators import Simulators
+from tests.acceptance.test_outages import away
 
 
 @pytest.mark.failure(46)

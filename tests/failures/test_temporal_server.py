@@ -12,9 +12,9 @@ from devstack.servers.temporal import EmbeddedTemporal
 from domain.states import StepState, TaskState
 from domain.undo_requests import UndoRequest
 from runtime.roles import Role
-from testing.records import FULL
 from testing.bench import Bench
 from testing.databases import Databases
+from testing.records import FULL
 from testing.simulators import Simulators
 from testing.waiting import eventually
 from tests.failures.servers import ended, kill, own_temporal, submitted

@@ -32,12 +32,12 @@ from store.reads import TaskPage
 from store.supervision import StaleRun
 from supervisor.decide import decide
 from supervisor.runs import end_runs
-from tests.acceptance.test_compensation import temporal
-from testing.records import FULL
 from testing.bench import Bench
 from testing.databases import Databases
+from testing.records import FULL
 from testing.simulators import Simulators
 from testing.waiting import eventually
+from tests.acceptance.test_compensation import temporal
 
 POINTS = {
     "stock": ("stock", False, 3),

@@ -27,10 +27,10 @@ from store.database import Database
 from store.submission import Accepted, SubmissionDesk
 from store.supervision import Supervision
 from supervisor.decide import decide
-from testing.clocks import clock_off_by
-from testing.records import FULL, ORDER
 from testing.bench import Bench
+from testing.clocks import clock_off_by
 from testing.databases import Databases
+from testing.records import FULL, ORDER
 from testing.simulators import Simulators
 from tests.integration.store_bench import LOADED, StoreBench, begin, own_store_bench
 from tests.workers import WorkerProcess

@@ -14,8 +14,8 @@ from definitions import registry
 from domain.states import TaskState
 from domain.undo_requests import UndoRequest
 from runtime.roles import Role
-from testing.records import FULL
 from testing.bench import Bench
+from testing.records import FULL
 from testing.simulators import Simulators
 from testing.waiting import eventually
 from tests.failures.servers import ended, submitted

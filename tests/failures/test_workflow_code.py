@@ -13,8 +13,8 @@ from temporalio.workflow import NondeterminismError
 
 from domain.states import StepState, TaskState
 from runtime.roles import Role
-from testing.records import FULL
 from testing.bench import Bench
+from testing.records import FULL
 from testing.simulators import Simulators
 from testing.waiting import eventually
 from tests.failures.sources import imported, sources, used

@@ -25,8 +25,8 @@ from store.snapshot import Snapshot
 from store.state_store import StateStore
 from store.submission import SubmissionDesk, SubmissionOutcome, digest_of
 from store.supervision import Supervision
-from testing.records import MACHINE, ORDER
 from testing.databases import Databases
+from testing.records import MACHINE, ORDER
 
 ROOMY = AdmissionCaps(in_flight=1_000_000, pending=1_000_000, pending_age=timedelta(days=1))
 BREAKER = BreakerTerms(failures=3, pause=timedelta(0), per_s=10, ramp=timedelta(seconds=4))

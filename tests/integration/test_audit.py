@@ -19,11 +19,11 @@ from audit.task_record import Terms
 from audit.temporal_runs import read_runs
 from domain.states import TaskState
 from runtime.settings import Settings
-from tests.acceptance.test_cli import starter
 from testing.bench import Bench
 from testing.databases import Databases
 from testing.simulators import Simulators
 from testing.waiting import eventually
+from tests.acceptance.test_cli import starter
 
 DAMAGE = {
     "events_are_numbered_without_a_gap": "DELETE FROM event WHERE task_id = %s AND number = 4",

@@ -15,7 +15,7 @@ from temporalio.service import RPCError
 from domain.undo_requests import UndoRequest
 from runtime.starts import Started
 from store.breakers import CircuitBreakers
-from testing.waiting import eventually
+from testing.waiting import PATIENCE_S, eventually
 from tests.integration.store_bench import BREAKER, StoreBench
 from tests.integration.test_half_submitted import dispatcher
 

@@ -21,8 +21,8 @@ from store.reads import Reads
 from store.supervision import Supervision
 from supervisor.activities import SupervisorActivities, SweepReport, SweepSettings, sweep_once
 from supervisor.decide import decide
-from testing.waiting import PATIENCE_S
 from testing.databases import Databases
+from testing.waiting import PATIENCE_S
 from tests.integration.store_bench import (
     LOADED,
     StoreBench,

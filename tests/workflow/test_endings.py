@@ -21,20 +21,8 @@ from domain.attempts import AttemptEnd, RunInput, StepView, StepWork, WriteResul
 from domain.ids import TASK_QUEUE, attempt_id, undo_request_id
 from domain.messages import AgentRequest, OutcomeBox, TimedOut
 from domain.undo_requests import UndoRequest, UndoVerdict
-    AgentRequest,
-    End,
-    OutcomeBox,
-    Report,
-    RunInput,
-    StepView,
-    TimedOut,
-    UndoRequest,
-    UndoVerdict,
-    Work,
-)
 from testing.records import MACHINE
 from testing.waiting import eventually
-from workflows.asking import hand_on
 from workflows.compensation_request import CompensationRequest
 from workflows.scheduler import Scheduler, _outcome_of
 from workflows.undo_requests import hand_on
