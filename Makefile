@@ -62,10 +62,10 @@ crash-matrix: setup ## a process dies at every write and every call: make crash-
 	@$(PYTHON) -m chaos.matrix $(ARGS)
 
 chaos: setup ## 2,000 tasks while 400 faults strike, then the checker; a report to .local: make chaos ARGS="--seed 7"
-	@$(PYTHON) -m chaos.chaos -o .local/chaos.json $(ARGS)
+	@$(PYTHON) -m chaos.run -o .local/chaos.json $(ARGS)
 
 soak: setup ## the same with 25,000 tasks and 3,000 faults
-	@$(PYTHON) -m chaos.chaos --soak -o .local/soak.json $(ARGS)
+	@$(PYTHON) -m chaos.run --soak -o .local/soak.json $(ARGS)
 
 planted-bugs: setup ## mistakes that people make, planted one by one: the checker sees each: make planted-bugs ARGS="--only cap"
 	@$(PYTHON) -m chaos.planted $(ARGS)

@@ -18,11 +18,11 @@ import httpx
 import psycopg
 from temporalio.service import RPCError
 
-from chaos.hurt_parts import Lines, Processes
-from chaos.hurt_services import Runs, Services
-from chaos.parts import Worker
+from chaos.fault_context import FaultContext
+from chaos.process_faults import Lines, Processes
+from chaos.processes import Worker
 from chaos.proxy import Cut
-from chaos.scene import Scene
+from chaos.service_faults import Runs, Services
 from chaos.world import World
 from domain.faults import Unreachable
 from testing.clocks import clock_off_by
@@ -74,9 +74,9 @@ class Injector:
     def __init__(self, world: World, workers: int, sweeper: Worker, random: Random) -> None:
         self._world, self._random = world, random
         self._workers = [*(world.worker(n) for n in range(workers)), sweeper]
-        self._scene = Scene(world, random)
-        self._processes = Processes(self._scene, self._workers[:-1], sweeper)
-        self._lines, self._services, self._runs = Lines(self._scene), Services(self._scene), Runs(self._scene)
+        self._context = FaultContext(world, random)
+        self._processes = Processes(self._context, self._workers[:-1], sweeper)
+        self._lines, self._services, self._runs = Lines(self._context), Services(self._context), Runs(self._context)
         self.strokes: list[Stroke] = []
         self.ends: Counter[str] = Counter()
         self._began = monotonic()
@@ -178,7 +178,7 @@ class Injector:
             while True:
                 await asyncio.sleep(0.5)
                 for worker in self._workers:
-                    if not self._scene.locks[worker].locked() and not worker.is_alive:
+                    if not self._context.locks[worker].locked() and not worker.is_alive:
                         self.ends[str(await worker.child.ended())] += 1
                         await self._processes.start(worker)
 

@@ -26,8 +26,8 @@ from audit.run import audit
 from audit.sources import open_loader
 from audit.task_record import Terms
 from audit.temporal_runs import read_runs
-from chaos.nursery import Child, Nursery
-from chaos.parts import Server, Worker
+from chaos.fork_server import Child, ForkServer
+from chaos.processes import Server, Worker
 from chaos.proxy import Proxy
 from definitions import registry
 from devstack.processes.ports import LOOPBACK, free_port
@@ -77,7 +77,7 @@ class World:
     Args:
         folder: For data, logs and sockets. workers: How many, each with `roles`.
         proxied: Whether the workers go through the proxies. seed: Of the proxies' draws.
-        nursery: Forks the workers; the world's own if None.
+        fork_server: Forks the workers; the world's own if None.
         variables: Further variables of every worker. settings: Over those of the world, which is impatient.
 
     Attributes:
@@ -92,12 +92,12 @@ class World:
         workers: int = 1,
         roles: Sequence[Role] = tuple(Role),
         proxied: bool = True,
-        nursery: Nursery | None = None,
+        fork_server: ForkServer | None = None,
         seed: int = 0,
         variables: Mapping[str, str] = MappingProxyType({}),
         **settings: Any,
     ) -> None:
-        self.folder, self._count, self.roles, self._nursery = folder, workers, roles, nursery
+        self.folder, self._count, self.roles, self._fork_server = folder, workers, roles, fork_server
         self._proxied = proxied
         self._seed, self._variables, self._settings = seed, variables, settings
         self._stack = AsyncExitStack()
@@ -134,7 +134,7 @@ class World:
             await self.stores.admission.publish(definition)
         self.reads: Reads = await stack.enter_async_context(open_reads(self.direct.database_url.get_secret_value()))
         self.client = await Client.connect(f"{LOOPBACK}:{self._ports()['temporal']}", plugins=[new_plugin()])
-        self.nursery = self._nursery or await stack.enter_async_context(Nursery())
+        self.fork_server = self._fork_server or await stack.enter_async_context(ForkServer())
         self._environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("SAS_", "TEMPORAL_"))},
             **environment(self.settings),
@@ -142,7 +142,7 @@ class World:
             "ROLES": ",".join(self.roles),
             **self._variables,
         }
-        self.workers = [Worker(n, self.nursery, self._environment, self.folder) for n in range(self._count)]
+        self.workers = [Worker(n, self.fork_server, self._environment, self.folder) for n in range(self._count)]
         for worker in self.workers:
             stack.push_async_callback(worker.kill)
 
@@ -180,7 +180,7 @@ class World:
 
     async def process(self, **more: str) -> Child:
         """A process that is no worker: see `chaos/worker.py`."""
-        return await self.nursery.start({**self._environment, **more}, self.folder / "others.log")
+        return await self.fork_server.start({**self._environment, **more}, self.folder / "others.log")
 
     async def submit(
         self, record: Json, task_id: str, definition: str = "order", known: Registry | None = None

@@ -46,7 +46,7 @@ class Showing:
 
 
 async def show(bugs: Sequence[Bug], *, seed: int = 1, control: bool = True) -> AsyncIterator[Showing]:
-    """Run the tier of each, those of the matrix on one lane, and that of all of them with no bug in it first.
+    """Run the tier of each, those of the matrix on one runner, and that of all of them with no bug in it first.
 
     Raises:
         Broken: The process has ended before it was done.

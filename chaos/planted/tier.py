@@ -1,7 +1,7 @@
 """Runs of a tier, one after the other in one process, each with another bug in it, or with none.
 
 `python -m chaos.planted.tier NAME ... [--seed N]` prints a line for each: `REPORT`, and as JSON what the tier
-reports. Those of the crash matrix share one lane, whose databases and ledgers are emptied between them. `-` stands for
+reports. Those of the matrix share one runner, whose databases and ledgers are emptied between them. `-` stands for
 the cases of all the others with no bug in them.
 """
 
@@ -22,21 +22,22 @@ from typing import Any
 
 import psycopg
 
-from chaos import chaos, matrix
-from chaos.cases import Case
-from chaos.lane import Lane
-from chaos.nursery import Nursery
+from chaos import run as chaos_run
+from chaos.fork_server import ForkServer
+from chaos.matrix.case_run import CaseRunner
+from chaos.matrix.cases import Case
+from chaos.matrix.no_deaths import NO_DEATHS
+from chaos.matrix.report import Report
+from chaos.matrix.runner import work_off
+from chaos.matrix.scenarios import SCENARIOS
 from chaos.planted.bugs import CHAOS, NOTHING, Bug, named
 from chaos.planted.patches import Behaviour, put_in
-from chaos.report import Report
-from chaos.scenarios import SCENARIOS
-from chaos.unharmed import UNHARMED
 from chaos.world import World
 
 REPORT = "REPORT "
 """Before a line that is a report: Temporal's client prints lines of its own."""
 
-_SMALL = chaos.Options(tasks=60, seconds=12, faults=6, seed=0, least=0, max_in_flight=12, max_pending=6)
+_SMALL = chaos_run.Options(tasks=60, seconds=12, faults=6, seed=0, least=0, max_in_flight=12, max_pending=6)
 _EMPTY = "TRUNCATE task, step, compensation, event, alert, dead_letter, inbox, service, service_event, sweep"
 
 
@@ -47,19 +48,19 @@ def case_named(name: str) -> Case:
         KeyError: There is no such scenario.
     """
     scenario, _, points = name.partition(": ")
-    return Case({s.name: s for s in (*SCENARIOS, *UNHARMED)}[scenario], tuple(points.split(" + ")) if points else ())
+    return Case({s.name: s for s in (*SCENARIOS, *NO_DEATHS)}[scenario], tuple(points.split(" + ")) if points else ())
 
 
 class Bench:
-    """A lane of the matrix, opened with `async with`, for one bug after the other."""
+    """A runner of the matrix, opened with `async with`, for one bug after the other."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._stack, self._played = folder, AsyncExitStack(), 0
 
     async def __aenter__(self) -> Bench:
         async with AsyncExitStack() as stack:
-            nursery = await stack.enter_async_context(Nursery())
-            self._lane = await stack.enter_async_context(Lane(self._folder, nursery, proxied=True))
+            fork_server = await stack.enter_async_context(ForkServer())
+            self._runner = await stack.enter_async_context(CaseRunner(self._folder, fork_server, proxied=True))
             self._stack = stack.pop_all()
         return self
 
@@ -68,21 +69,21 @@ class Bench:
 
     async def run(self, bug: Bug | None, names: Sequence[str]) -> list[str]:
         """What the matrix reports of these cases. A kill that did not come is reported as well."""
-        world, cases = self._lane.world, [case_named(name) for name in names]
+        world, cases = self._runner.world, [case_named(name) for name in names]
         report = Report(seed=0, cases=len(cases))
         with ExitStack() as stack:
             if bug:
                 stack.callback(put_in(bug.patches))  # this process submits, and sweeps
                 stack.enter_context(_disarmed(world, bug))
                 world._environment["PLANT"] = bug.name
-            await matrix._work(self._lane, report, lambda _: None, deque(enumerate(cases, self._played)))
+            await work_off(self._runner, report, lambda _: None, deque(enumerate(cases, self._played)))
         self._played += len(cases)
         await self._empty()
         return [*report.violations, *(f"{name}: every_kill_comes: nobody died" for name in report.unfired)]
 
     async def _empty(self) -> None:
         """Leave nothing of what was played, and nobody who has a bug."""
-        world = self._lane.world
+        world = self._runner.world
         world._environment.pop("PLANT", None)
         await world.worker(0).kill()
         with psycopg.connect(world.owner) as connection:
@@ -112,7 +113,7 @@ async def run_chaos(bug: Bug | None, seed: int) -> list[str]:
         if bug:
             stack.callback(put_in(bug.patches if bug.by_submitter else ()))  # replays are by the code as it is
             stack.callback(_given(bug))
-        report = await chaos.Run(replace(_SMALL, seed=seed), lambda _: None).carry_out(folder)
+        report = await chaos_run.Run(replace(_SMALL, seed=seed), lambda _: None).carry_out(folder)
     return [f"{v.task_id}: {v.invariant}: {v.text}" for v in report.verdict.violations]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from audit.judge import Violation
-from chaos.chaos import SHORT, Run
+from chaos.run import SHORT, Run
 from chaos.verdict import Code, Figures, Guards, Verdict, missing
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from chaos.cases import pairs, singles
-from chaos.matrix import matrix
+from chaos.matrix.cases import pairs, singles
+from chaos.matrix.runner import matrix
 
 SEED, PAIRS = 1, 40
 

@@ -11,7 +11,7 @@ from domain.states import StepState, TaskState, UndoState
 from store.claims import Hold
 from tests.property.model import Write
 from tests.property.model.task import Task
-from tests.property.reality import LONG
+from tests.property.system import LONG
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 _CALLS = st.sampled_from([0, 2, 9, None])

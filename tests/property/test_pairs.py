@@ -30,7 +30,7 @@ from tests.property.draws import next_of_run
 from tests.property.model import Write
 from tests.property.model.rows import Answer
 from tests.property.model.task import Task
-from tests.property.reality import LONG, Reality
+from tests.property.system import LONG, Reality
 
 GATE = """
 CREATE FUNCTION stop_first() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -39,7 +39,7 @@ from tests.property.model import Write
 from tests.property.model.rows import Answer
 from tests.property.model.supervisor import Decision, decide
 from tests.property.model.task import Task
-from tests.property.reality import Reality, Twice
+from tests.property.system import Reality, Twice
 
 T = TypeVar("T")
 PROFILES = {

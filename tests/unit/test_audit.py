@@ -18,7 +18,7 @@ from audit.judge import (
     judge_whole,
 )
 from audit.task_record import Picture
-from tests.unit.pictures import (
+from tests.unit.task_records import (
     NOW,
     Json,
     answer,

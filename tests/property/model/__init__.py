@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tests.property.model.intake import (
+from tests.property.model.admission import (
     breaker,
     claim,
     late_answer,

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 
 from temporalio.api.enums.v1 import EventType
 
-from chaos.lane import OUTAGE, SLOTS, SWEEP_PAGES, Run
-from chaos.scenarios import Scenario, around, whoever
+from chaos.matrix.case_run import OUTAGE, SLOTS, SWEEP_PAGES, Run
+from chaos.matrix.scenarios import Scenario, around, whoever
 from chaos.world import MOST_BUFFERED
 from domain.definition import Definition, Registry
 from domain.ids import attempt_id
@@ -99,7 +99,7 @@ async def expired_while_supervision_is_out(run: Run) -> None:
     try:
         orders = await _held(run, SWEEP_PAGES + 1)
         for task_id in orders:
-            await run.lane.expire(task_id)
+            await run.runner.expire(task_id)
         await eventually(lambda: _is_unsupervised(run))
     finally:
         run.world.give_roles(*run.world.roles)
@@ -127,9 +127,9 @@ async def beside_a_bad_row(run: Run) -> None:
     """Of two orders that expire together, the first can't be recovered: it has an event that nobody of ours wrote."""
     orders = await _held(run, 2)
     bad = orders[-1]
-    async with run.lane.planted_event(bad):
+    async with run.runner.planted_event(bad):
         for task_id in (bad, run.task_id):
-            await run.lane.expire(task_id)
+            await run.runner.expire(task_id)
         await run.reached(TaskState.PROCESSED)
         await eventually(lambda: _is_left_out(run, bad))
     await run.world.settle(ids=[bad])
@@ -179,7 +179,7 @@ async def run_again_beside_itself(run: Run) -> None:
 _P, _C = TaskState.PROCESSED, TaskState.COMPENSATED
 _CLOUD, _MAIL = {"cloud": 4}, {"mail": 1}
 
-MISHAPS = (
+PARTIAL_FAILURES = (
     Scenario(
         "order signalled in vain",
         signalled_in_vain,
@@ -212,7 +212,7 @@ MISHAPS = (
 
 @asynccontextmanager
 async def _worker_that_knows(run: Run, definition: Definition) -> AsyncIterator[Registry]:
-    """A worker beside the lane's that has a definition which only tests know."""
+    """A worker beside the runner's that has a definition which only tests know."""
     await run.world.stores.admission.publish(definition)
     knows = await run.world.process(ROLES=Role.SCHEDULER, SAS_DEFINITIONS="testing.definitions")
     try:
@@ -255,16 +255,16 @@ async def _is_called(run: Run, task_id: str) -> bool:
 
 
 async def _is_kept(run: Run) -> bool:
-    return bool(await run.lane.ask("SELECT 1 FROM inbox WHERE key LIKE %s", f"{run.task_id}:%"))
+    return bool(await run.runner.ask("SELECT 1 FROM inbox WHERE key LIKE %s", f"{run.task_id}:%"))
 
 
 async def _has_swept(run: Run) -> bool:
-    return bool(await run.lane.ask("SELECT 1 FROM sweep WHERE finished_at IS NOT NULL"))
+    return bool(await run.runner.ask("SELECT 1 FROM sweep WHERE finished_at IS NOT NULL"))
 
 
 async def _is_unsupervised(run: Run) -> bool:
     query = "SELECT 1 FROM sweep HAVING max(finished_at) < clock_timestamp() - %s::interval"
-    return bool(await run.lane.ask(query, OUTAGE))
+    return bool(await run.runner.ask(query, OUTAGE))
 
 
 async def _is_left_out(run: Run, task_id: str) -> bool:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from chaos import plays
-from chaos.lane import Run
+from chaos.matrix import scripts
+from chaos.matrix.case_run import Run
 from domain.states import TaskState
 from testing.records import FULL
 
@@ -114,7 +114,7 @@ _MAIL = {"mail": 1}
 SCENARIOS = (
     Scenario(
         "order",
-        plays.ordered,
+        scripts.ordered,
         _P,
         FULL,
         path=FORWARD,
@@ -127,7 +127,7 @@ SCENARIOS = (
     ),
     Scenario(
         "order swept",
-        plays.ordered,
+        scripts.ordered,
         _P,
         FULL,
         more=(
@@ -137,12 +137,12 @@ SCENARIOS = (
         ),
         supervised=True,
     ),
-    Scenario("order claimed", plays.ordered_while_nobody_claims, _P, FULL, once=whoever("claim"), later=True),
-    Scenario("order answered late", plays.answered_late, _P, FULL, once=around("late_answer:stock")),
-    Scenario("order not shipped", plays.not_shipped, _P, FULL, once=around("fail:ship", "resubmit", "amend_record")),
+    Scenario("order claimed", scripts.ordered_while_nobody_claims, _P, FULL, once=whoever("claim"), later=True),
+    Scenario("order answered late", scripts.answered_late, _P, FULL, once=around("late_answer:stock")),
+    Scenario("order not shipped", scripts.not_shipped, _P, FULL, once=around("fail:ship", "resubmit", "amend_record")),
     Scenario(
         "order declined",
-        plays.declined,
+        scripts.declined,
         _C,
         {},
         path=(*CLAIMED, *call("charge")[:4], *around("fail:charge", "undo_begin:charge"), *call("charge", "undo_")),
@@ -150,7 +150,7 @@ SCENARIOS = (
     ),
     Scenario(
         "order cancelled",
-        plays.cancelled,
+        scripts.cancelled,
         _C,
         _MAIL,
         path=(*around("request_undo"), *CLAIMED_FOR_UNDO, *UNDO),
@@ -161,18 +161,18 @@ SCENARIOS = (
     ),
     Scenario(
         "order cancelled before it began",
-        plays.cancelled_before_it_began,
+        scripts.cancelled_before_it_began,
         _C,
         {},
         once=around("undo_finish"),
         later=True,
     ),
-    Scenario("undo run cancelled", plays.undo_run_cancelled, _C, _MAIL, once=around("release"), later=True),
-    Scenario("undo out of calls", plays.out_of_undo_calls, _C, _MAIL, once=around("give_up:stock"), later=True),
-    Scenario("undo refused", plays.not_refunded, _C, _MAIL, once=around("undo_fail:charge"), later=True),
+    Scenario("undo run cancelled", scripts.undo_run_cancelled, _C, _MAIL, once=around("release"), later=True),
+    Scenario("undo out of calls", scripts.out_of_undo_calls, _C, _MAIL, once=around("give_up:stock"), later=True),
+    Scenario("undo refused", scripts.not_refunded, _C, _MAIL, once=around("undo_fail:charge"), later=True),
     Scenario(
         "undo repaired",
-        plays.repaired,
+        scripts.repaired,
         _C,
         {**_MAIL, "payments": 1},
         once=around("repair_undo:charge"),
@@ -180,7 +180,7 @@ SCENARIOS = (
     ),
     Scenario(
         "machine",
-        plays.made,
+        scripts.made,
         _P,
         {"cloud": 4},
         path=(*MADE, *call("name")[4:]),
@@ -190,7 +190,7 @@ SCENARIOS = (
     ),
     Scenario(
         "machine whose name is taken",
-        plays.name_taken,
+        scripts.name_taken,
         _C,
         {},
         path=(*MADE, *around("fail:name"), *UNMADE),
@@ -204,22 +204,22 @@ SCENARIOS = (
     ),
     Scenario(
         "service out of calls",
-        plays.out_of_calls,
+        scripts.out_of_calls,
         _P,
         FULL,
         once=(*around("give_up:stock", "breaker_failed", "breaker_succeeded"), *whoever("breaker_lease")),
     ),
-    Scenario("breaker forced", plays.breaker_forced, _P, FULL, once=whoever("breaker_force")),
+    Scenario("breaker forced", scripts.breaker_forced, _P, FULL, once=whoever("breaker_force")),
     Scenario(
         "submitter",
-        plays.submitted,
+        scripts.submitted,
         _P,
         FULL,
         once=around("admit", "create_record", "confirm"),
     ),
     Scenario(
         "submission abandoned",
-        plays.abandoned,
+        scripts.abandoned,
         _P,
         FULL,
         more=(
@@ -227,14 +227,14 @@ SCENARIOS = (
             *behind("after:create_record", "abandon_record", "confirm"),
         ),
     ),
-    Scenario("record lost", plays.record_lost, _P, FULL, once=around("not_started", "alert_once"), later=True),
-    Scenario("submission contradicted", plays.contradicted, _P, FULL, once=around("dead_letter")),
+    Scenario("record lost", scripts.record_lost, _P, FULL, once=around("not_started", "alert_once"), later=True),
+    Scenario("submission contradicted", scripts.contradicted, _P, FULL, once=around("dead_letter")),
     Scenario(
-        "worker drained", plays.drained, _P, FULL, once=(*around("release:stock"), *whoever("count_held", "leave"))
+        "worker drained", scripts.drained, _P, FULL, once=(*around("release:stock"), *whoever("count_held", "leave"))
     ),
     Scenario(
         "worker starts",
-        plays.worker_starts,
+        scripts.worker_starts,
         _P,
         FULL,
         once=whoever("publish_definition", "find_open_services", "next_due", "unconfirmed", *SCHEDULED),
@@ -242,7 +242,7 @@ SCENARIOS = (
     ),
     Scenario(
         "unsupervised",
-        plays.unsupervised,
+        scripts.unsupervised,
         _P,
         FULL,
         once=whoever("last_sweep_age", "alert_missed_sweep"),

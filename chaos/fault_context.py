@@ -18,7 +18,7 @@ PATIENCE_S = 8.0
 """How long a fault that waits for traffic waits for it."""
 
 
-class Scene:
+class FaultContext:
     """Shared by all kinds of fault of one run."""
 
     def __init__(self, world: World, random: Random) -> None:

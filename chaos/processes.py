@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from chaos.nursery import Child, Nursery
+from chaos.fork_server import Child, ForkServer
 from devstack.processes.managed import ManagedProcess
 from devstack.processes.records import EmbeddedServerError
 from devstack.servers.postgres import EmbeddedPostgres
@@ -73,8 +73,8 @@ class Server:
 class Worker:
     """A worker process; the one of the same number follows it when it has died."""
 
-    def __init__(self, number: int, nursery: Nursery, environment: Mapping[str, str], folder: Path) -> None:
-        self._nursery, self._environment = nursery, environment
+    def __init__(self, number: int, fork_server: ForkServer, environment: Mapping[str, str], folder: Path) -> None:
+        self._fork_server, self._environment = fork_server, environment
         self._log, self._ready = folder / f"worker-{number}.log", folder / f"worker-{number}.ready"
         self._child: Child | None = None
 
@@ -95,7 +95,7 @@ class Worker:
             return
         self._ready.unlink(missing_ok=True)
         environment = {**self._environment, "SAS_HEALTH_FILE": str(self._ready), **more}
-        self._child = await self._nursery.start(environment, self._log)
+        self._child = await self._fork_server.start(environment, self._log)
         if ready:
             await eventually(self._is_ready)
 

@@ -1,6 +1,6 @@
 """The crash matrix: a process dies at every write and every call of every role, and every task ends as it must.
 
-`python -m chaos.matrix [--seed N] [--pairs 200] [--only TEXT] [--lanes 4] [-o FILE]`. Exit code 1: an invariant
+`python -m chaos.matrix [--seed N] [--pairs 200] [--only TEXT] [--runners 4] [-o FILE]`. Exit code 1: an invariant
 does not hold; 2: a kill did not come, so the run shows nothing. The same seed gives the same cases, and `--only`
 chooses among them by a part of their names.
 """
@@ -20,10 +20,10 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
-from chaos.cases import Case, pairs, singles
-from chaos.lane import Lane, Run
-from chaos.nursery import Nursery
-from chaos.report import Report
+from chaos.fork_server import ForkServer
+from chaos.matrix.case_run import CaseRunner, Run
+from chaos.matrix.cases import Case, pairs, singles
+from chaos.matrix.report import Report
 from devstack.stack.environment import SERVICES
 from domain.states import TaskState
 from store.reads import TaskPage
@@ -32,22 +32,26 @@ EXEMPT = frozenset({"before:was_written", "after:was_written"})
 """Asked only where an acknowledgement was lost: `tests/integration/test_lost_commit.py`."""
 
 
-async def matrix(cases: Sequence[Case], seed: int, folder: Path, *, lanes: int = 4, tell: Any = print) -> Report:
-    """Run cases, several at once; the first lane has proxies, for the cases that need them."""
+async def matrix(cases: Sequence[Case], seed: int, folder: Path, *, runners: int = 4, tell: Any = print) -> Report:
+    """Run cases, several at once; the first runner has proxies, for the cases that need them."""
     report, began = Report(seed, cases=len(cases)), monotonic()
     through, direct = (
         deque((n, c) for n, c in enumerate(cases) if c.scenario.proxied is proxied) for proxied in (True, False)
     )
     async with AsyncExitStack() as stack:
-        nursery = await stack.enter_async_context(Nursery())
+        fork_server = await stack.enter_async_context(ForkServer())
         opened = [
-            await stack.enter_async_context(Lane(folder / f"lane-{n}", nursery, proxied=n == 0 and bool(through)))
-            for n in range(lanes)
+            await stack.enter_async_context(
+                CaseRunner(folder / f"runner-{n}", fork_server, proxied=n == 0 and bool(through))
+            )
+            for n in range(runners)
         ]
         async with asyncio.TaskGroup() as group:
-            for lane in opened:
-                group.create_task(_work(lane, report, tell, *((through, direct) if lane is opened[0] else (direct,))))
-        passed = set().union(*(lane.passed for lane in opened))
+            for runner in opened:
+                group.create_task(
+                    work_off(runner, report, tell, *((through, direct) if runner is opened[0] else (direct,)))
+                )
+        passed = set().union(*(runner.passed for runner in opened))
     report.unkilled = sorted({_kind(p) for p in passed} - {_kind(p) for p in report.kills} - EXEMPT)
     report.duration_s = monotonic() - began
     return report
@@ -58,28 +62,28 @@ def _kind(point: str) -> str:
     return ":".join(point.split(":")[:2])
 
 
-async def _work(lane: Lane, report: Report, tell: Any, *waiting: deque[tuple[int, Case]]) -> None:
+async def work_off(runner: CaseRunner, report: Report, tell: Any, *waiting: deque[tuple[int, Case]]) -> None:
     """Take cases until there are none, and audit all of them in the end."""
     names = {}
-    await lane.follow()
+    await runner.follow()
     while queue := next(filter(None, waiting), None):
         number, case = queue.popleft()
         names[task_id := f"m-{number}"] = case.name
         began = monotonic()
-        run = Run(lane, task_id, case.kills, armed=not case.scenario.later, sweep=not case.scenario.supervised)
+        run = Run(runner, task_id, case.kills, armed=not case.scenario.later, sweep=not case.scenario.supervised)
         problems = [f"{case.name}: {problem}" for problem in await _problems(run, case)]
         report.kills.update(run.fired)
         report.violations += problems
         if len(run.fired) < len(case.kills):
             report.unfired.append(case.name)
         tell("\n".join([f"{monotonic() - began:5.1f} s  {case.name}", *(f"  VIOLATION {p}" for p in problems)]))
-    found = await lane.world.audit()
+    found = await runner.world.audit()
     report.violations += [f"{names.get(v.task_id, v.task_id)}: {v.invariant}: {v.text}" for v in found]
 
 
 async def _problems(run: Run, case: Case) -> list[str]:
     """Play a case; what is not as it must be in the end."""
-    workers = len(run.lane.dead)
+    workers = len(run.runner.dead)
     try:
         await run.go(case.scenario.play)
         page = await run.page()
@@ -90,7 +94,7 @@ async def _problems(run: Run, case: Case) -> list[str]:
         found.append(f"it is {page.task.state}, not {case.scenario.end}")
     if (live := run.world.simulators.live(run.task_id)) != case.scenario.effects:
         found.append(f"effects are {live}, not {dict(case.scenario.effects)}")
-    if len(run.lane.dead) == workers:
+    if len(run.runner.dead) == workers:
         found += _begun_again(page)
     return [*found, *_called_wrongly(run, page)]
 
@@ -147,7 +151,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="of the pairs")
     parser.add_argument("--pairs", type=int, default=200, help="how many")
     parser.add_argument("--only", action="append", metavar="TEXT", help="cases whose name has this in it; repeatable")
-    parser.add_argument("--lanes", type=int, default=4, help="cases at once, each on a stack of its own")
+    parser.add_argument("--runners", type=int, default=4, help="cases at once, each on a stack of its own")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="takes the report as JSON")
     given = parser.parse_args()
     only = given.only or [""]
@@ -156,14 +160,10 @@ def main() -> None:
         parser.error(f"no case has {given.only!r} in its name")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop the servers then as well
     with TemporaryDirectory(prefix="matrix-") as folder:
-        report = asyncio.run(matrix(cases, given.seed, Path(folder), lanes=min(given.lanes, len(cases))))
+        report = asyncio.run(matrix(cases, given.seed, Path(folder), runners=min(given.runners, len(cases))))
     if given.only:
         report.unkilled = []  # some cases can't kill everywhere
     print("\n".join(report.lines()))
     if given.output:
         given.output.write_text(report.as_json())
     sys.exit(report.code)
-
-
-if __name__ == "__main__":
-    main()

@@ -6,8 +6,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from chaos.scenarios import SCENARIOS, Scenario
-from chaos.unharmed import UNHARMED
+from chaos.matrix.no_deaths import NO_DEATHS
+from chaos.matrix.scenarios import SCENARIOS, Scenario
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class Case:
 
 def singles() -> Iterator[Case]:
     """Every point once, what needs a series of its own, and the plays in which nobody dies."""
-    for s in (*SCENARIOS, *UNHARMED):
+    for s in (*SCENARIOS, *NO_DEATHS):
         yield from (Case(s, (point,)) for stage in s.once for point in stage)
         yield from (Case(s, kills) for kills in s.more)
-    yield from (Case(s, ()) for s in UNHARMED)
+    yield from (Case(s, ()) for s in NO_DEATHS)
 
 
 def pairs(number: int, seed: int) -> Iterator[Case]:

@@ -12,7 +12,7 @@ from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.service import RPCError
 
-from chaos.scene import PATIENCE_S, Scene
+from chaos.fault_context import PATIENCE_S, FaultContext
 from devstack.stack.environment import SERVICES
 from domain.messages import Json
 from supervisor.schedule import SCHEDULE_ID
@@ -27,32 +27,32 @@ _FIRST_TASK_DONE = 4
 class Services:
     """Rules by which the services fail."""
 
-    def __init__(self, scene: Scene) -> None:
-        self._scene, self._stalls = scene, 0
+    def __init__(self, context: FaultContext) -> None:
+        self._context, self._stalls = context, 0
 
     async def crash(self) -> int:
         """A service commits an effect and dies. Seen: it died."""
-        services = self._scene.world.services
+        services = self._context.world.services
 
         async def died() -> bool:
             return not services.part.is_alive()
 
-        async with self._scene.locks[services.part.name]:
+        async with self._context.locks[services.part.name]:
             await self._add_rule(await self._wanted(), "crash", times=1)
-            seen = await self._scene.until(died, PATIENCE_S)
+            seen = await self._context.until(died, PATIENCE_S)
             await services.restart()
             return int(seen)
 
     async def slow(self) -> int:
-        return await self.rule("latency", latency_ms=self._scene.random.randint(200, 4_000))
+        return await self.rule("latency", latency_ms=self._context.random.randint(200, 4_000))
 
     async def error(self, *, after_effect: bool) -> int:
-        return await self.rule("error", status=self._scene.random.choice((500, 502, 503)), after_effect=after_effect)
+        return await self.rule("error", status=self._context.random.choice((500, 502, 503)), after_effect=after_effect)
 
     async def rule(self, kind: str, **rule: Any) -> int:
         """Let the next few calls of a service fail. Seen: how many did, unless it died meanwhile and forgot."""
         service, fired = await self._wanted(), 0
-        times = self._scene.random.randint(1, 5)
+        times = self._context.random.randint(1, 5)
         number = await self._add_rule(service, kind, times=times, for_s=PATIENCE_S, **rule)
 
         async def used_up() -> bool:
@@ -60,7 +60,7 @@ class Services:
             fired = await self._fired(service, number)
             return fired == times
 
-        await self._scene.until(used_up, PATIENCE_S, look_s=0.5)
+        await self._context.until(used_up, PATIENCE_S, look_s=0.5)
         return fired
 
     async def stall(self) -> int:
@@ -79,26 +79,26 @@ class Services:
             task_id = (await self._rule("payments", number)).get("last_task")
             return task_id is not None
 
-        if not await self._scene.until(on_its_way, PATIENCE_S, look_s=0.2):
+        if not await self._context.until(on_its_way, PATIENCE_S, look_s=0.2):
             return 0
-        await self._scene.world.compensate(task_id)
+        await self._context.world.compensate(task_id)
 
         async def refused() -> bool:
-            ledger = await asyncio.to_thread(self._scene.world.simulators.ledger, "payments", task_id)
+            ledger = await asyncio.to_thread(self._context.world.simulators.ledger, "payments", task_id)
             return any(c["outcome"] in ("stale_token", "undone") for c in ledger["refusals"])
 
-        return int(await self._scene.until(refused, _STALL_S + PATIENCE_S, look_s=0.5))
+        return int(await self._context.until(refused, _STALL_S + PATIENCE_S, look_s=0.5))
 
     async def _wanted(self) -> str:
         """A service that some task has still to be done by."""
-        rows = await self._scene.rows(
+        rows = await self._context.rows(
             "SELECT s.service FROM task AS t INNER JOIN step AS s USING (task_id)"
             " WHERE t.state IN ('Pending', 'Processing') AND s.state IN ('NotStarted', 'Running')"
         )
-        return str(self._scene.random.choice([r["service"] for r in rows] or SERVICES))
+        return str(self._context.random.choice([r["service"] for r in rows] or SERVICES))
 
     async def _add_rule(self, service: str, kind: str, **rule: Any) -> int:
-        async with httpx.AsyncClient(base_url=self._scene.world.simulators.url, timeout=5) as client:
+        async with httpx.AsyncClient(base_url=self._context.world.simulators.url, timeout=5) as client:
             answer = await client.post(f"/control/{service}/faults", json={"kind": kind, **rule})
             return int(answer.raise_for_status().json()["id"])
 
@@ -107,7 +107,7 @@ class Services:
 
     async def _rule(self, service: str, number: int) -> Json:
         """What a service says of a rule; nothing, if it died meanwhile and forgot."""
-        async with httpx.AsyncClient(base_url=self._scene.world.simulators.url, timeout=5) as client:
+        async with httpx.AsyncClient(base_url=self._context.world.simulators.url, timeout=5) as client:
             rules = (await client.get(f"/control/{service}/faults")).raise_for_status().json()
         return next((r for r in rules if r["id"] == number), {})
 
@@ -115,28 +115,28 @@ class Services:
 class Runs:
     """What people do in the Temporal UI."""
 
-    def __init__(self, scene: Scene) -> None:
-        self._scene = scene
+    def __init__(self, context: FaultContext) -> None:
+        self._context = context
 
     async def terminate(self) -> int:
         return await self._on_a_run(
-            lambda run: self._scene.world.client.get_workflow_handle(run).terminate(reason="chaos")
+            lambda run: self._context.world.client.get_workflow_handle(run).terminate(reason="chaos")
         )
 
     async def cancel(self) -> int:
-        client = self._scene.world.client
+        client = self._context.world.client
         return await self._on_a_run(lambda run: client.get_workflow_handle(run).cancel())
 
     async def reset(self) -> int:
         """Reset an attempt, at work or over. Seen: there is another run of it."""
-        client = self._scene.world.client
-        rows = await self._scene.rows(
+        client = self._context.world.client
+        rows = await self._context.rows(
             "SELECT definition || '/' || task_id || '/' || epoch AS run FROM task"
             " WHERE run_id IS NOT NULL OR (epoch > 0 AND locked_by IS NULL) ORDER BY updated_at DESC LIMIT 50"
         )
         if not rows:
             return 0
-        run = self._scene.random.choice(rows)["run"]
+        run = self._context.random.choice(rows)["run"]
         await client.workflow_service.reset_workflow_execution(
             ResetWorkflowExecutionRequest(
                 namespace=client.namespace,
@@ -150,15 +150,15 @@ class Runs:
 
     async def _on_a_run(self, act: Callable[[str], Awaitable[None]]) -> int:
         """Do something to an attempt that is at work. Seen: Temporal did it."""
-        rows = await self._scene.rows("SELECT locked_by FROM task WHERE run_id IS NOT NULL ORDER BY task_id")
+        rows = await self._context.rows("SELECT locked_by FROM task WHERE run_id IS NOT NULL ORDER BY task_id")
         if not rows:
             return 0
-        await act(self._scene.random.choice(rows)["locked_by"])
+        await act(self._context.random.choice(rows)["locked_by"])
         return 1
 
     async def delete_schedule(self) -> int:
         """Seen: it was there, and the workers' watch made it again."""
-        handle = self._scene.world.client.get_schedule_handle(SCHEDULE_ID)
+        handle = self._context.world.client.get_schedule_handle(SCHEDULE_ID)
 
         async def there() -> bool:
             with suppress(RPCError):
@@ -166,6 +166,6 @@ class Runs:
                 return True
             return False
 
-        async with self._scene.locks["schedule"]:
+        async with self._context.locks["schedule"]:
             await handle.delete()
-            return int(await self._scene.until(there, 20))
+            return int(await self._context.until(there, 20))

@@ -1,4 +1,4 @@
-"""A lane of the crash matrix: one world with one worker, on which cases run one after the other.
+"""A runner of the crash matrix: one world with one worker, on which cases run one after the other.
 
 Whoever dies at a point is followed by a fresh process. What has waited for a dead worker's deadline waits no more:
 its deadlines are made to pass at once, and back-offs too; those of the living are left alone. A sweep by hand, as
@@ -17,8 +17,8 @@ from typing import Any, LiteralString
 import psycopg
 from temporalio.service import RPCError
 
-from chaos.nursery import Nursery
-from chaos.parts import Worker
+from chaos.fork_server import ForkServer
+from chaos.processes import Worker
 from chaos.world import World
 from definitions import registry
 from domain.definition import Registry
@@ -50,10 +50,10 @@ WHERE step.task_id = dead.task_id AND dead.locked_by IS NOT NULL AND step.state 
 """
 
 SLOTS, SWEEP_PAGES = 3, 2
-"""Of the worker of a lane, and of each of its sweeps: pages of one row. Cases with several tasks go beyond both."""
+"""Of the worker of a runner, and of each of its sweeps: pages of one row. Cases with several tasks go beyond both."""
 
 OUTAGE = timedelta(seconds=4)
-"""Supervision of a lane was out if no sweep has finished for so long."""
+"""Supervision of a runner was out if no sweep has finished for so long."""
 
 _PLANT = """
 INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, detail)
@@ -63,14 +63,14 @@ SELECT task_id, last_event + 1, 'noted', state, state, epoch, 'nobody', '{}' FRO
 _OVERDUE = "SELECT 1 FROM task WHERE task_id = %s AND locked_by IS NOT NULL AND complete_by <= clock_timestamp()"
 
 
-class Lane:
+class CaseRunner:
     """Opened with `async with`. `proxied`: its worker goes through proxies, which slow it down.
 
     Attributes:
         passed: Every point that any of its processes has passed.
     """
 
-    def __init__(self, folder: Path, nursery: Nursery, *, proxied: bool = False) -> None:
+    def __init__(self, folder: Path, fork_server: ForkServer, *, proxied: bool = False) -> None:
         self.kill_file, self._kill_log, self._passed = (folder / name for name in ("kill", "killed", "passed"))
         variables = {
             "KILL_FILE": str(self.kill_file),
@@ -86,11 +86,11 @@ class Lane:
             "sweep_page": 1,
             "sweep_pages": SWEEP_PAGES,
         }
-        self.world = World(folder, proxied=proxied, nursery=nursery, variables=variables, **settings)
+        self.world = World(folder, proxied=proxied, fork_server=fork_server, variables=variables, **settings)
         self.dead: list[str] = []
         self._read = 0
 
-    async def __aenter__(self) -> Lane:
+    async def __aenter__(self) -> CaseRunner:
         await self.world.__aenter__()
         async with AsyncExitStack() as stack:
             stack.push_async_exit(self.world)
@@ -109,7 +109,7 @@ class Lane:
 
     @property
     def passed(self) -> set[str]:
-        """Every point that any process of this lane has passed."""
+        """Every point that any process of this runner has passed."""
         return set(self._passed.read_text().split()) if self._passed.exists() else set()
 
     def killed(self) -> list[str]:
@@ -152,10 +152,10 @@ class Lane:
 
 
 class Run:
-    """One case on a lane: a task, and the points at which somebody dies, one after the other."""
+    """One case on a runner: a task, and the points at which somebody dies, one after the other."""
 
-    def __init__(self, lane: Lane, task_id: str, kills: tuple[str, ...], *, armed: bool, sweep: bool) -> None:
-        self.lane, self.world, self.task_id = lane, lane.world, task_id
+    def __init__(self, runner: CaseRunner, task_id: str, kills: tuple[str, ...], *, armed: bool, sweep: bool) -> None:
+        self.runner, self.world, self.task_id = runner, runner.world, task_id
         self._left, self.fired = list(kills), list[str]()
         self.definition, self._over, self._sweep = "order", False, sweep
         self._beside = 0
@@ -183,17 +183,17 @@ class Run:
             self._over = True
             playing.cancel()
             await asyncio.gather(following, playing, return_exceptions=True)
-            self.lane.kill_file.write_text("")
+            self.runner.kill_file.write_text("")
             self.heal()
-            await self.lane.follow()
+            await self.runner.follow()
 
     async def _follow(self) -> None:
         while not self._over:
-            for point in self.lane.killed():
+            for point in self.runner.killed():
                 self.fired.append(point)
                 self.arm()
-            await self.lane.follow()
-            await self.lane.hurry(self.task_id, sweep=self._sweep)
+            await self.runner.follow()
+            await self.runner.hurry(self.task_id, sweep=self._sweep)
             await asyncio.sleep(0.05)
 
     # --- words of the scenarios -------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class Run:
         """From now on, the next point kills."""
         following = [p for kill in self._left[len(self.fired) :][:1] for p in kill.split("|")]
         specs = [p.removeprefix("*") if p.startswith("*") else f"{p}@{self.task_id}" for p in following]
-        self.lane.kill_file.write_text(" ".join(specs))
+        self.runner.kill_file.write_text(" ".join(specs))
 
     async def all_fired(self, within_s: float = 60) -> None:
         """Wait until every point has killed."""

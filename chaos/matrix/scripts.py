@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaos.lane import Run
+from chaos.matrix.case_run import Run
 from domain.states import TaskState
 from testing.records import MACHINE, ORDER
 from testing.waiting import eventually
@@ -106,7 +106,7 @@ async def answered_late(run: Run, *, latency_ms: int = 1_000, times: int = 1) ->
     run.fault("stock", "latency", latency_ms=latency_ms, times=times)
     await run.submit(ORDER)
     await run.called("stock")
-    await run.lane.expire(run.task_id)
+    await run.runner.expire(run.task_id)
     await run.reached(TaskState.PROCESSED)
 
 
@@ -146,7 +146,7 @@ async def record_lost(run: Run) -> None:
     await run.called("stock")
     record = await run.lose_record()
     run.arm()
-    await run.lane.expire(run.task_id)
+    await run.runner.expire(run.task_id)
     await run.all_fired()
 
     async def told() -> bool:  # once an hour, of whichever task

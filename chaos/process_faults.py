@@ -10,9 +10,9 @@ from typing import Any
 
 import psycopg
 
-from chaos.parts import Server, Worker
+from chaos.fault_context import PATIENCE_S, FaultContext
+from chaos.processes import Server, Worker
 from chaos.proxy import Cut, Faults, Way
-from chaos.scene import PATIENCE_S, Scene
 from testing.clocks import clock_off_by
 
 _CALLED = ("stock", "payments", "shipping")
@@ -31,8 +31,8 @@ class Processes:
         holds: Attempts whose worker was killed or paused while it held them.
     """
 
-    def __init__(self, scene: Scene, workers: Sequence[Worker], sweeper: Worker) -> None:
-        self._scene, self._workers, self._sweeper = scene, workers, sweeper
+    def __init__(self, context: FaultContext, workers: Sequence[Worker], sweeper: Worker) -> None:
+        self._context, self._workers, self._sweeper = context, workers, sweeper
         self.holds: set[str] = set()
 
     async def kill_worker(self) -> int:
@@ -41,7 +41,7 @@ class Processes:
             held = await self._in_hand(worker)
             await worker.kill()
             self.holds |= held
-            await asyncio.sleep(self._scene.between(0, 2))
+            await asyncio.sleep(self._context.between(0, 2))
             await self.start(worker)
         return len(held)
 
@@ -51,7 +51,7 @@ class Processes:
             held = await self._in_hand(worker)
             worker.pause()
             try:
-                await self._scene.until(lambda: self._are_lost(held), _LOST_WITHIN_S)
+                await self._context.until(lambda: self._are_lost(held), _LOST_WITHIN_S)
                 lost = await self._lost_of(held)
             finally:
                 worker.resume()
@@ -77,66 +77,66 @@ class Processes:
 
         async with self._a_worker() as worker:
             for service in _CALLED:
-                slow = partial(self._scene.world.simulators.fault, latency_ms=4_000, for_s=3)
+                slow = partial(self._context.world.simulators.fault, latency_ms=4_000, for_s=3)
                 await asyncio.to_thread(slow, service, "latency")
             await self._in_hand(worker)
-            await asyncio.sleep(self._scene.between(0.5, 1.5))
+            await asyncio.sleep(self._context.between(0.5, 1.5))
             try:
                 await worker.terminate()
             finally:
                 await worker.kill()
                 await self.start(worker)
-        await self._scene.until(seen, PATIENCE_S)
+        await self._context.until(seen, PATIENCE_S)
         return await self._given_back_in_a_call() - before
 
     async def _given_back_in_a_call(self) -> int:
         query = "SELECT 1 FROM event WHERE kind = 'released' AND detail ->> 'cause' LIKE %s"
-        return len(await self._scene.rows(query, "%(during call %"))
+        return len(await self._context.rows(query, "%(during call %"))
 
     async def shift_clock(self) -> int:
         """A worker is followed by one whose clock is hours off, until it ends. Seen: the tasks that one claimed."""
         async with self._a_worker() as worker:
             await worker.kill()
-            await worker.start(ready=False, **clock_off_by(self._scene.random.choice(("-2h", "+2h"))) or {})
+            await worker.start(ready=False, **clock_off_by(self._context.random.choice(("-2h", "+2h"))) or {})
             return int(bool(await self._in_hand(worker, 2 * PATIENCE_S)))
 
     @asynccontextmanager
     async def _a_worker(self) -> AsyncIterator[Worker]:
         """A worker that nothing else is done to meanwhile."""
-        free = [w for w in self._workers if not self._scene.locks[w].locked()] or self._workers
-        worker = self._scene.random.choice(free)
-        async with self._scene.locks[worker]:
+        free = [w for w in self._workers if not self._context.locks[w].locked()] or self._workers
+        worker = self._context.random.choice(free)
+        async with self._context.locks[worker]:
             yield worker
 
     async def kill_sweeper(self) -> int:
-        async with self._scene.locks[self._sweeper]:
+        async with self._context.locks[self._sweeper]:
             was_alive = self._sweeper.is_alive
             await self._sweeper.kill()
-            await asyncio.sleep(self._scene.between(0, 5))
+            await asyncio.sleep(self._context.between(0, 5))
             await self.start(self._sweeper)
         return int(was_alive)
 
     async def kill(self, server: Server) -> int:
         """SIGKILL, and start it again. Seen: it is another process now."""
-        async with self._scene.locks[server.part.name]:
+        async with self._context.locks[server.part.name]:
             before = server.part.pid
             await server.kill()
-            await asyncio.sleep(self._scene.between(0, 1.5))
+            await asyncio.sleep(self._context.between(0, 1.5))
             await server.start()
             return int(server.part.pid not in (None, before))
 
     async def take_no_writes(self) -> int:
         """Let PostgreSQL be read-only, as when its disk is full. Seen: a new session is."""
-        postgres, scene = self._scene.world.postgres.part, self._scene
-        async with scene.locks[postgres.name]:
-            await scene.rows("ALTER SYSTEM SET default_transaction_read_only = on")
+        postgres, context = self._context.world.postgres.part, self._context
+        async with context.locks[postgres.name]:
+            await context.rows("ALTER SYSTEM SET default_transaction_read_only = on")
             try:
-                await scene.rows("SELECT pg_reload_conf()")
-                await asyncio.sleep(scene.between(1, 4))
-                on = await scene.rows("SHOW default_transaction_read_only")
+                await context.rows("SELECT pg_reload_conf()")
+                await asyncio.sleep(context.between(1, 4))
+                on = await context.rows("SHOW default_transaction_read_only")
             finally:
-                await scene.rows("ALTER SYSTEM RESET default_transaction_read_only")
-                await scene.rows("SELECT pg_reload_conf()")
+                await context.rows("ALTER SYSTEM RESET default_transaction_read_only")
+                await context.rows("SELECT pg_reload_conf()")
         return int(on[0]["default_transaction_read_only"] == "on")
 
     async def start(self, worker: Worker) -> None:
@@ -152,7 +152,7 @@ class Processes:
             held = await self._held_by(worker)
             return bool(held)
 
-        await self._scene.until(holds, within_s)
+        await self._context.until(holds, within_s)
         return held
 
     async def _held_by(self, worker: Worker) -> set[str]:
@@ -160,7 +160,9 @@ class Processes:
         if not worker.is_alive:
             return set()
         name = f"%:{worker.child.pid}:%"
-        rows = await self._scene.rows("SELECT locked_by FROM task WHERE locked_by IS NOT NULL AND worker LIKE %s", name)
+        rows = await self._context.rows(
+            "SELECT locked_by FROM task WHERE locked_by IS NOT NULL AND worker LIKE %s", name
+        )
         return {r["locked_by"] for r in rows}
 
     async def _are_lost(self, held: set[str]) -> bool:
@@ -170,77 +172,77 @@ class Processes:
         return False
 
     async def _lost_of(self, held: set[str]) -> set[str]:
-        rows = await self._scene.rows("SELECT locked_by FROM task WHERE locked_by = ANY(%s)", list(held))
+        rows = await self._context.rows("SELECT locked_by FROM task WHERE locked_by = ANY(%s)", list(held))
         return held - {r["locked_by"] for r in rows}
 
 
 class Lines:
     """What proxies do to connections and requests."""
 
-    def __init__(self, scene: Scene) -> None:
-        self._scene = scene
+    def __init__(self, context: FaultContext) -> None:
+        self._context = context
 
     async def delay(self) -> int:
         return await self._line(
-            self._scene.between(2, 5), "delayed", delay_s=self._scene.between(0.02, 0.3), jitter_s=0.2
+            self._context.between(2, 5), "delayed", delay_s=self._context.between(0.02, 0.3), jitter_s=0.2
         )
 
     async def half_open(self) -> int:
-        return await self._line(self._scene.between(2, 8), "swallowed", blackhole=True)
+        return await self._line(self._context.between(2, 8), "swallowed", blackhole=True)
 
     async def refuse(self) -> int:
-        return await self._line(self._scene.between(1, 4), "refused", then_reset=True, refuse=True)
+        return await self._line(self._context.between(1, 4), "refused", then_reset=True, refuse=True)
 
     async def cut_after(self) -> int:
-        cut = {self._scene.random.choice(list(Way)): self._scene.random.randint(100, 20_000)}
-        return await self._line(self._scene.between(1, 3), "cut", cut_after=cut)
+        cut = {self._context.random.choice(list(Way)): self._context.random.randint(100, 20_000)}
+        return await self._line(self._context.between(1, 3), "cut", cut_after=cut)
 
     async def reset(self) -> int:
         return await self._line(0.0, "cut", then_reset=True)
 
     async def _line(self, seconds: float, effect: str, *, then_reset: bool = False, **faults: Any) -> int:
         """Let one line be faulty for a while."""
-        name = self._scene.random.choices(("postgres", "temporal", "services", "callbacks"), (5, 4, 2, 1))[0]
+        name = self._context.random.choices(("postgres", "temporal", "services", "callbacks"), (5, 4, 2, 1))[0]
         return await self._through(name, effect, seconds, Faults(**faults), then_reset=then_reset)
 
     async def duplicate(self) -> int:
-        faults = Faults(duplicate=0.5, duplicate_after_s=self._scene.between(0, 3))
-        return await self._through("services", "duplicated", self._scene.between(0.5, 2), faults, patient=True)
+        faults = Faults(duplicate=0.5, duplicate_after_s=self._context.between(0, 3))
+        return await self._through("services", "duplicated", self._context.between(0.5, 2), faults, patient=True)
 
     async def hold(self) -> int:
-        faults = Faults(hold=0.5, hold_s=self._scene.between(0.3, 6))
-        return await self._through("services", "held", self._scene.between(0.5, 2), faults, patient=True)
+        faults = Faults(hold=0.5, hold_s=self._context.between(0.3, 6))
+        return await self._through("services", "held", self._context.between(0.5, 2), faults, patient=True)
 
     async def _through(
         self, name: str, effect: str, seconds: float, faults: Faults, *, then_reset: bool = False, patient: bool = False
     ) -> int:
         """Let a proxy have these faults for a while, or until they strike. Seen: what it counted meanwhile."""
-        proxy = self._scene.world.proxies[name]
+        proxy = self._context.world.proxies[name]
 
         async def seen() -> bool:
             return proxy.effects[effect] > before
 
-        async with self._scene.locks[name]:
+        async with self._context.locks[name]:
             before = proxy.effects[effect]
             proxy.faults = faults
             if then_reset:
                 proxy.reset()
             await asyncio.sleep(seconds)
             if patient:
-                await self._scene.until(seen, PATIENCE_S)
+                await self._context.until(seen, PATIENCE_S)
             proxy.heal()
             return proxy.effects[effect] - before
 
     async def cut_commit(self, cut: Cut) -> int:
         """Cut the connections of the next that commit."""
-        proxy = self._scene.world.proxies["postgres"]
+        proxy = self._context.world.proxies["postgres"]
 
         async def seen() -> bool:
             return proxy.effects[cut] > before
 
-        async with self._scene.locks["postgres"]:
+        async with self._context.locks["postgres"]:
             before = proxy.effects[cut]
-            proxy.arm(cut, self._scene.random.randint(1, 3))
-            await self._scene.until(seen, PATIENCE_S)
+            proxy.arm(cut, self._context.random.randint(1, 3))
+            await self._context.until(seen, PATIENCE_S)
             proxy.heal()
             return proxy.effects[cut] - before

@@ -1,6 +1,6 @@
 """A run with faults: tasks arrive while parts are killed, paused, cut off and lied to; then all heals, and is judged.
 
-    python -m chaos.chaos --tasks 2000 --minutes 10 --faults 400 --seed 7 -o chaos.json
+    python -m chaos.run --tasks 2000 --minutes 10 --faults 400 --seed 7 -o chaos.json
 
 Exit code 0: everything held. 1: something did not. 2: too little happened for the run to say anything.
 """

@@ -1,6 +1,6 @@
 """Forks processes whose imports are done: a worker is there in a fraction of the second and a half that it takes alone.
 
-The nursery is one idle process without threads. It forks for each message on its socket, and tells of each end; when
+The server is one idle process without threads. It forks for each message on its socket, and tells of each end; when
 its parent goes, it kills what it has and goes too.
 """
 
@@ -68,7 +68,7 @@ class Child:
             os.close(self._pidfd)
 
 
-class Nursery:
+class ForkServer:
     """Use it with `async with`."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Nursery:
         self._wanted: dict[int, tuple[Path, asyncio.Future[Child]]] = {}
         self._numbers = count()
 
-    async def __aenter__(self) -> Nursery:
+    async def __aenter__(self) -> ForkServer:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
         with theirs:
@@ -108,7 +108,7 @@ class Nursery:
                 self._hear(*json.loads(said))
         finally:
             for _, wanted in [w for w in self._wanted.values() if not w[1].done()]:
-                wanted.set_exception(RuntimeError("nobody listens to the nursery any more"))
+                wanted.set_exception(RuntimeError("nobody listens to the fork_server any more"))
 
     def _hear(self, pid: int, number: int, code: int | None) -> None:
         if code is not None:

@@ -11,11 +11,11 @@ from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 
 from audit.breakers import SEEN
-from chaos.lane import Run
-from chaos.mishaps import MISHAPS
-from chaos.plays import answered_late
+from chaos.matrix.case_run import Run
+from chaos.matrix.partial_failures import PARTIAL_FAILURES
+from chaos.matrix.scenarios import Scenario
+from chaos.matrix.scripts import answered_late
 from chaos.proxy import Cut
-from chaos.scenarios import Scenario
 from domain.attempts import RunInput, StepView
 from domain.ids import attempt_id
 from domain.states import EventKind, StepState, TaskState
@@ -55,7 +55,7 @@ async def undone_while_it_expires(run: Run) -> None:
     await run.submit(ORDER)
     await run.called("stock")
     last = _newest_sweep(run)
-    await run.lane.expire(run.task_id)
+    await run.runner.expire(run.task_id)
     await eventually(lambda: _swept_since(run, last))
     await run.ask_undo()
     await eventually(lambda: _has_settled(run), within_s=40)
@@ -194,7 +194,7 @@ async def not_confirmed(run: Run) -> None:
 _C, _P = TaskState.COMPENSATED, TaskState.PROCESSED
 _KEPT = {"stock": 1, "payments": 1, "mail": 1}
 
-UNHARMED = (
+NO_DEATHS = (
     Scenario("order undone in mid-charge", undone_in_mid_charge, _C, {}),
     Scenario("order overtaken", overtaken_while_it_waits, _P, FULL),
     Scenario("order undone while it expires", undone_while_it_expires, _C, {}),
@@ -209,7 +209,7 @@ UNHARMED = (
     Scenario("order whose line to Temporal stalls", stalled, _P, FULL, proxied=True),
     Scenario("order contradicted afterwards", contradicted_afterwards, _P, FULL),
     Scenario("undo refused for good", undo_refused, TaskState.COMPENSATION_FAILED, _KEPT),
-    *MISHAPS,
+    *PARTIAL_FAILURES,
 )
 
 

@@ -25,7 +25,7 @@ from store.supervision import Recovery, Supervision
 from supervisor.decide import decide
 from tests.integration.store_bench import RECORDS, ROOMY, StoreBench
 from tests.property.model import Write
-from tests.property.model.intake import WORKER
+from tests.property.model.admission import WORKER
 from tests.property.model.people import PERSON
 from tests.property.model.rows import Answer
 from tests.property.model.supervisor import SUPERVISOR, Decision

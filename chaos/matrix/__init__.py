@@ -1,0 +1,1 @@
+"""The crash matrix: scenarios, the cases that they make, and what runs them."""
