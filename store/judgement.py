@@ -27,7 +27,7 @@ def ended(after: Snapshot, hold: Hold, done: str | None, finished: StepState) ->
         return lost(after, hold)
     if after.state in _ENDS:
         return over(_ENDS[after.state], "", after, after.result)
-    if after.state is TaskState.COMPENSATION_FAILED:
+    if finished is StepState.UNDONE and after.state is TaskState.COMPENSATION_FAILED:
         return over(AttemptEnd.UNDO_FAILED, "an entry could not be undone, or a person has skipped it", after)
     return None if hold.holds(after) and (after.time_left_s or 0) > 0 else lost(after, hold)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from alembic import command, context
 from alembic.config import Config
 from alembic.util.exc import CommandError
-from sqlalchemy import Connection, MetaData, create_engine, pool, text
+from sqlalchemy import Connection, create_engine, pool, text
 
 from domain.faults import Unreachable
 from store.connection import SQLALCHEMY, connect
@@ -31,14 +31,14 @@ def migrate(dsn: str, database: DatabaseName) -> None:
         raise Unreachable(f"{database} database can't be migrated by this release: {error}") from error
 
 
-def run_migrations(metadata: MetaData) -> None:
+def run_migrations() -> None:
     """Body of each `env.py`: run what Alembic's context asks for, under the advisory lock."""
     dsn = context.config.attributes["dsn"]
     engine = create_engine(SQLALCHEMY, creator=lambda: connect(dsn), poolclass=pool.NullPool)
     with engine.connect() as connection:
         connection.execute(text(f"SELECT pg_advisory_lock({_LOCK})"))
         connection.commit()
-        context.configure(connection=connection, target_metadata=metadata, transaction_per_migration=True)
+        context.configure(connection=connection, transaction_per_migration=True)
         with context.begin_transaction():
             context.run_migrations()
         connection.execute(text(f"SELECT pg_advisory_unlock({_LOCK})"))

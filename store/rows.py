@@ -1,7 +1,7 @@
-"""Rows of the state store as people and tools read them: plain values, by the names of their columns.
+"""Rows as people and tools read them: plain values, by the names of the columns that are read.
 
-`tables.py` says what the tables are. These are apart from it, so that a command that only looks starts without the
-libraries that make tables.
+The migrations say what the tables are. SQLModel's classes are made of these, in `tables.py`, so that a command that
+only looks starts without it.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class Task(Row):
     updated_at: datetime
     state_since: datetime
     last_event: int
+    last_seq: int
     error: Json | None
 
 
@@ -190,3 +191,44 @@ class ServiceEvent(Row):
     reason: str | None
     request: str | None
     at: datetime
+
+
+class Presence(Row):
+    """A worker that has a definition, and when it last said so."""
+
+    table = "presence"
+
+    name: str
+    version: int
+    worker: str
+    seen_at: datetime
+
+
+class Inbox(Row):
+    """An answer that came later."""
+
+    table = "inbox"
+
+    key: str
+    response_id: str
+    body: Json
+    received_at: datetime
+
+
+class Sweep(Row):
+    """A sweep of the Supervisor, and until when supervision or the store was out before it."""
+
+    table = "sweep"
+
+    id: int
+    outage_until: datetime | None
+
+
+class BusinessRecord(Row):
+    """The business details of a task, in the orders database; `outcome` closes it."""
+
+    table = "business_record"
+
+    task_id: str
+    digest: str
+    outcome: str | None

@@ -220,7 +220,7 @@ def _read(submission: Submission) -> tuple[Definition, Json]:
 
 
 def letting_the_last_writer_win(real: Any) -> Any:
-    async def _conflict(self: Any, submission: Submission, reason: str) -> Any:
+    async def _dead_letter(self: Any, submission: Submission, reason: str) -> Any:
         definition, record = _read(submission)
         found = (await self._orders.load([submission.task_id]))[submission.task_id]
         await self._orders.amend(Amendment(submission.task_id, record, found.amendments))
@@ -230,7 +230,7 @@ def letting_the_last_writer_win(real: Any) -> Any:
         )
         return Accepted(submission.task_id, definition.name, new=False)
 
-    return _conflict
+    return _dead_letter
 
 
 def counting_before_the_insert(real: Any) -> Any:

@@ -427,7 +427,7 @@ BUGS = (
     Bug(
         "last_writer_wins",
         "a submission that contradicts the record overwrites it",
-        (Behaviour(SubmissionDesk, "_conflict", b.letting_the_last_writer_win),),
+        (Behaviour(SubmissionDesk, "_dead_letter", b.letting_the_last_writer_win),),
         ("order contradicted afterwards",),
         ("begun_task_has_its_business_record",),
     ),

@@ -1,6 +1,5 @@
 """Alembic environment of the orders database."""
 
 from store.migrate import run_migrations
-from store.tables import ORDERS
 
-run_migrations(ORDERS)
+run_migrations()
