@@ -15,7 +15,7 @@ from domain.ids import TASK_ID
 from domain.states import EventKind, ServiceEventKind, StepState, TaskState, UndoState
 from store import tables
 from store.rows import Row
-from tests.conftest import Databases
+from testing.databases import Databases
 
 TEXT = {"text", "character varying"}
 TYPES = {
