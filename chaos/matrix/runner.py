@@ -107,7 +107,8 @@ async def _last_words(run: Run) -> Iterator[str]:
         return iter([f"nothing is known of it: {error}"])
     told = [f"{e.number} {e.kind} by {e.actor}, epoch {e.epoch}: {dict(e.detail)}" for e in page.events[-8:]]
     steps = {s.name: (s.state.value, s.budget_left, s.undo_budget_left) for s in page.steps}
-    return iter([f"it is {page.task.state}, not before {page.task.not_before}", f"steps {steps}", *told])
+    log = [f"its worker: {line}" for line in run.worker.child.log_tail().splitlines()[-20:]]
+    return iter([f"it is {page.task.state}, not before {page.task.not_before}", f"steps {steps}", *told, *log])
 
 
 def _called_wrongly(run: Run, page: TaskPage) -> Iterator[str]:

@@ -132,7 +132,7 @@ SCENARIOS = (
         FULL,
         more=(
             *behind("after:begin:stock", "recover", "request_cancel_workflow_execution"),
-            *(("after:begin:stock", *kills) for kills in behind("after:begin:stock", *TERMINATED)),
+            *(("after:start_workflow_execution", *kills) for kills in behind("after:begin:stock", *TERMINATED)),
             *(("after:begin:stock", p) for (p,) in whoever(*SWEPT)),
         ),
         supervised=True,
