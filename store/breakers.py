@@ -1,6 +1,6 @@
 """Circuit breakers, one a remote service, in the store, so that every worker sees the same one.
 
-Attempts that fail in a row open it. While it is open no step that needs the service begins, holders release their
+Attempts that fail in a row open it. While it is open no step that needs the service begins, lock owners release their
 tasks without spending budget, and claims pass over tasks whose next step needs it. From `retry_at` on one task at a
 time, under a lease, is let through as a probe: if it succeeds the breaker closes, and those that waited go at a pace.
 Whatever moves a breaker leaves a `service_event`, in the same statement.

@@ -94,12 +94,9 @@ class Supervision:
         rows = await self._database.rows(query("begin_sweep"), {"gap_s": gap.total_seconds()})
         return int(rows[0]["id"])
 
-    async def finish_sweep(self, sweep: int, *, found: int, pages: int, oldest_overdue_s: float) -> None:
-        """Record what a sweep did; what it changed, each page has recorded itself."""
-        await self._database.rows(
-            query("finish_sweep"),
-            {"sweep": sweep, "found": found, "pages": pages, "oldest_overdue_s": oldest_overdue_s},
-        )
+    async def finish_sweep(self, sweep: int) -> None:
+        """Record that a sweep is over; what it changed, each page has recorded itself."""
+        await self._database.rows(query("finish_sweep"), {"sweep": sweep})
 
     async def expired(
         self,

@@ -129,14 +129,8 @@ class SupervisorActivities:
 
     @activity.defn
     async def finish_sweep(self, end: SweepEnd) -> None:
-        """Record what a sweep did. Repeating it records the same."""
-        report = end.report
-        await self._supervision.finish_sweep(
-            report.sweep,
-            found=report.found,
-            pages=report.pages,
-            oldest_overdue_s=report.oldest_overdue_s,
-        )
+        """Record that a sweep is over. Repeating it records the same."""
+        await self._supervision.finish_sweep(end.report.sweep)
 
     @activity.defn
     async def end_stale_runs(self, _: SweepSettings) -> None:

@@ -1,6 +1,6 @@
 -- One boundary of a forward run: step `done` completed, step `begin` running until its deadline, with its call
 -- allowance reserved and its undo logged, unless the breaker of its service is open; the task Processed once no step is
--- left. While all its running steps wait for a later answer, the task fills no slot. Only for the holder, in time.
+-- left. While all its running steps wait for a later answer, the task fills no slot. Only for the lock owner, in time.
 WITH held AS MATERIALIZED (
     SELECT task_id, state, epoch, last_seq FROM held_task(%(task_id)s, %(locked_by)s, %(run_id)s, %(nonce)s)
     WHERE state = 'Processing' AND complete_by > clock_timestamp()

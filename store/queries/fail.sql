@@ -1,4 +1,4 @@
--- A permanent fault of a step, recorded at once by the holder: the task goes to Error with an alert, or, where the
+-- A permanent fault of a step, recorded at once by the lock owner: the task goes to Error with an alert, or, where the
 -- policy says undo and no pivot has begun, to Compensating, held by nobody. Where no call may have had an
 -- effect there is none whose age matters. A step whose definition fails need not have begun, nor even be there; what
 -- this attempt reserved for it was not used, so with `unknown` null only earlier attempts count.
@@ -39,19 +39,14 @@ verdict AS MATERIALIZED (
 moved AS (
     UPDATE task AS t SET
         state = verdict.state, locked_by = NULL, run_id = NULL, complete_by = NULL,
-        progress_at = clock_timestamp(), not_before = undo_from(t.task_id), error = %(error)s::jsonb, failure_count = t.failure_count + 1,
-        last_event = t.last_event + 1
+        progress_at = clock_timestamp(), not_before = undo_from(t.task_id), error = %(error)s::jsonb,
+        failure_count = t.failure_count + 1, last_event = t.last_event + 1
     FROM held, verdict
     WHERE t.task_id = held.task_id
     RETURNING t.task_id, t.last_event, t.state, t.epoch
-),
-alerted AS (
-    INSERT INTO alert (kind, task_id, message)
-    SELECT 'task_in_error', task_id, format('step %%s: %%s', %(step)s::text, (%(error)s::jsonb) ->> 'message')
-    FROM moved WHERE state = 'Error'
 )
 INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, detail)
 SELECT
     moved.task_id, moved.last_event, 'failed', held.state, moved.state, moved.epoch, %(locked_by)s,
-    %(error)s::jsonb || jsonb_build_object('run_id', %(run_id)s::text)
+    %(error)s::jsonb || jsonb_build_object('step', %(step)s::text, 'run_id', %(run_id)s::text)
 FROM moved, held

@@ -1,4 +1,4 @@
--- The allowance is spent before the deadline: the holder brings the task's deadline forward to now, so that recovery
+-- The allowance is spent before the deadline: the lock owner brings the task's deadline forward to now, so that recovery
 -- need not wait. The step stays as it is, and its own deadline too; the row looks like any other that expired. What was
 -- certainly not sent returns; unless a call may have been done, nothing stays reserved: the next attempt need not ask.
 -- It begins no sooner than the service wishes to be called.

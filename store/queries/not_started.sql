@@ -51,11 +51,6 @@ moved AS (
     FROM held, verdict
     WHERE t.task_id = held.task_id
     RETURNING t.task_id, t.last_event, t.state, t.epoch
-),
-alerted AS (
-    INSERT INTO alert (kind, task_id, message)
-    SELECT CASE state WHEN 'Error' THEN 'task_in_error' ELSE 'compensation_failed' END, task_id, %(cause)s
-    FROM moved WHERE state IN ('Error', 'CompensationFailed')
 )
 INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, detail)
 SELECT

@@ -1,5 +1,5 @@
 -- Carries out one page of the Supervisor's decisions: each row only if the locked_by and the complete_by that were
--- read still stand and the deadline has passed, so no task is recovered twice and no holder that moved on is evicted;
+-- read still stand and the deadline has passed, so no task is recovered twice and no lock owner that moved on is evicted;
 -- and only if nothing was written since, as a boundary in the last moment may have begun a pivot. A pause that a
 -- service wished for is kept.
 -- One second's worth of tasks may go at once; those behind them go when it is over, at the pace that grows over the
@@ -96,12 +96,6 @@ stale AS (
     INSERT INTO stale_run (attempt, given_up)
     SELECT locked_by, target IN ('Error', 'CompensationFailed') FROM expired
     ON CONFLICT DO NOTHING
-),
-alerted AS (
-    INSERT INTO alert (kind, task_id, message)
-    SELECT CASE m.state WHEN 'Error' THEN 'task_in_error' ELSE 'compensation_failed' END, m.task_id, x.cause
-    FROM moved AS m INNER JOIN expired AS x ON x.task_id = m.task_id
-    WHERE m.state IN ('Error', 'CompensationFailed')
 ),
 logged AS (
     INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, detail)

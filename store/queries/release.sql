@@ -1,4 +1,4 @@
--- The holder, which can't go on for reasons that are not the task's, gives the row back: no failure is counted, and of
+-- The lock owner, which can't go on for reasons that are not the task's, gives the row back: no failure is counted, and of
 -- the reservation returns what was certainly not sent; if that is not known, nothing. A step that was never sent has no
 -- key that could be forgotten. What a deployment lacks is an alert, each part once an hour.
 WITH held AS MATERIALIZED (

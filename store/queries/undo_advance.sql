@@ -2,7 +2,7 @@
 -- reserved, unless the breaker of its service is open. At a service without tombstones the first undo of a step only
 -- begins a quarantine, after which it is undone once more, under a new key, as the service may repeat its answer to
 -- the old one: the row is given back until then. Once nothing is left the task is Compensated; or CompensationFailed if
--- a person skipped an entry. Only for the holder, in time.
+-- a person skipped an entry. Only for the lock owner, in time.
 WITH held AS MATERIALIZED (
     SELECT task_id, state, epoch FROM held_task(%(task_id)s, %(locked_by)s, %(run_id)s, %(nonce)s)
     WHERE state = 'Compensating' AND complete_by > clock_timestamp()
@@ -101,11 +101,6 @@ moved AS (
         t.task_id = held.task_id
         AND (EXISTS (SELECT 1 FROM answered) OR EXISTS (SELECT 1 FROM begun) OR NOT EXISTS (SELECT 1 FROM next))
     RETURNING t.task_id, t.last_event, t.state, t.epoch
-),
-alerted AS (
-    INSERT INTO alert (kind, task_id, message)
-    SELECT 'compensation_failed', moved.task_id, target.skipped
-    FROM moved, target WHERE moved.state = 'CompensationFailed'
 )
 INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, detail)
 SELECT

@@ -25,14 +25,9 @@ moved AS (
     FROM held
     WHERE t.task_id = held.task_id
     RETURNING t.task_id, t.last_event, t.state, t.epoch
-),
-alerted AS (
-    INSERT INTO alert (kind, task_id, message)
-    SELECT 'compensation_failed', task_id, format('undo of %%s: %%s', %(step)s::text, (%(error)s::jsonb) ->> 'message')
-    FROM moved
 )
 INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, detail)
 SELECT
     moved.task_id, moved.last_event, 'undo_failed', held.state, moved.state, moved.epoch, %(locked_by)s,
-    %(error)s::jsonb || jsonb_build_object('run_id', %(run_id)s::text)
+    %(error)s::jsonb || jsonb_build_object('step', %(step)s::text, 'run_id', %(run_id)s::text)
 FROM moved, held

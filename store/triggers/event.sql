@@ -80,3 +80,26 @@ $$;
 
 CREATE CONSTRAINT TRIGGER keep_event AFTER DELETE ON event
     DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION keep_event();
+
+-- Whoever moves a task to where a person must look, raises an alert by that, with what the event says.
+CREATE FUNCTION alert_of_event() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public, pg_temp AS $$
+BEGIN
+    INSERT INTO alert (kind, task_id, message)
+    VALUES (
+        CASE NEW.state_to WHEN 'Error' THEN 'task_in_error' ELSE 'compensation_failed' END,
+        NEW.task_id,
+        coalesce(
+            NEW.detail ->> 'cause',
+            NEW.detail ->> 'skipped',
+            CASE NEW.kind WHEN 'failed' THEN 'step ' ELSE 'undo of ' END || (NEW.detail ->> 'step') || ': '
+            || (NEW.detail ->> 'message'),
+            NEW.kind
+        )
+    );
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER alert_of_event AFTER INSERT ON event FOR EACH ROW
+    WHEN (NEW.state_to IN ('Error', 'CompensationFailed') AND NEW.state_from <> NEW.state_to)
+    EXECUTE FUNCTION alert_of_event();

@@ -219,7 +219,7 @@ def test_event_without_a_transition_is_refused(owner: Connection[Any], number: i
 
 
 @pytest.mark.demand("C12")
-@pytest.mark.parametrize("columns", ["finished_at = clock_timestamp()", "found = 9", "started_at = now()"])
+@pytest.mark.parametrize("columns", ["finished_at = clock_timestamp()", "changed = 9", "started_at = now()"])
 def test_sweep_of_the_past_is_not_changed(owner: Connection[Any], columns: str) -> None:
     owner.execute("INSERT INTO sweep (finished_at) VALUES (clock_timestamp())")
     with pytest.raises(psycopg.errors.CheckViolation) as error:
