@@ -53,7 +53,7 @@ def services(
 
 async def _show(name: str | None, output: Format) -> ExitCode:
     async with reading(settings()) as reads:
-        _tell(await look_up(reads, name), output)
+        _print(await look_up(reads, name), output)
     return ExitCode.OK
 
 
@@ -61,11 +61,11 @@ async def _force(name: str, forced: Forced | None, requester: str, reason: str, 
     found = settings()
     async with open_state_store(found, size=2) as store, reading(found) as reads:
         breakers = CircuitBreakers(store.database, breaker_terms(found))
-        _tell(await force(breakers, reads, name, forced, requester=requester, reason=reason), output)
+        _print(await force(breakers, reads, name, forced, requester=requester, reason=reason), output)
     return ExitCode.OK
 
 
-def _tell(known: KnownServices, output: Format) -> None:
+def _print(known: KnownServices, output: Format) -> None:
     if output is Format.JSON:
         moves = {} if known.moves is None else {"moves": [m.model_dump() for m in known.moves]}
         print_json([_json(r, known.now) | moves for r in known.rows])

@@ -14,8 +14,7 @@ from cli.app import ExitCode, Ids, Output, Timeout, run
 from cli.environment import reading, settings
 from cli.output import Format, print_json, print_note
 from cli.screen import coloured, note_console, print_rich, table
-from cli.tasks import error_text, task_json
-from domain.faults import NotFound
+from cli.tasks import as_asked, error_text, known_tasks, task_json
 from domain.states import SETTLED, TaskState
 from store.reads import Reads
 from store.rows import Task
@@ -36,9 +35,7 @@ def wait(task_ids: Ids, timeout: Timeout = 300, output: Output = Format.TEXT) ->
 
 async def _wait(task_ids: Sequence[str], timeout: float, output: Format) -> ExitCode:
     async with reading(settings()) as reads:
-        known = {t.task_id for t in await reads.tasks(ids=task_ids, limit=len(task_ids))}
-        if missing := [t for t in task_ids if t not in known]:
-            raise NotFound(f"there is no task {', '.join(missing)}")
+        await known_tasks(reads, task_ids)
         ending = await follow(reads, task_ids, timeout, output)
     if output is Format.JSON:
         print_json([task_json(t) for t in as_asked(ending.tasks, task_ids)])
@@ -94,12 +91,6 @@ async def follow(
         print_note(f"error: timed out after {timeout_s:g} s: {timed_out}")
         return Ending(ExitCode.TIMED_OUT, tasks)
     return Ending(ExitCode.OK if all(t.state is good for t in tasks) else ExitCode.FAILED, tasks)
-
-
-def as_asked(tasks: Sequence[Task], task_ids: Sequence[str]) -> list[Task]:
-    """The tasks in the order in which they were asked for."""
-    place = {task_id: n for n, task_id in enumerate(task_ids)}
-    return sorted(tasks, key=lambda t: place[t.task_id])
 
 
 def _row(task: Task) -> list[str | Text]:

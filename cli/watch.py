@@ -17,9 +17,7 @@ from cli.environment import reading, settings
 from cli.output import Format, print_json, print_line
 from cli.screen import coloured, data_console, table
 from cli.show import event_row
-from cli.tasks import error_text
-from cli.wait import as_asked
-from domain.faults import NotFound
+from cli.tasks import error_text, known_tasks
 from domain.states import StepState
 from operators.times import instant
 from store.reads import Reads
@@ -59,20 +57,11 @@ async def _watch(task_ids: Sequence[str], output: Format) -> ExitCode:
     async with reading(settings()) as reads:
         with _view(output, from_now_on=not task_ids) as view:
             while True:
-                tasks = await _tasks(reads, task_ids)
+                tasks = await (known_tasks(reads, task_ids) if task_ids else reads.tasks(limit=_MOST))
                 await view.show(reads, tasks)
                 if task_ids and all(t.state.is_settled for t in tasks):
                     return ExitCode.OK
                 await asyncio.sleep(_POLL_S)
-
-
-async def _tasks(reads: Reads, task_ids: Sequence[str]) -> Sequence[Task]:
-    if not task_ids:
-        return await reads.tasks(limit=_MOST)
-    tasks = await reads.tasks(ids=task_ids, limit=len(task_ids))
-    if missing := set(task_ids) - {t.task_id for t in tasks}:
-        raise NotFound(f"there is no task {', '.join(sorted(missing))}")
-    return as_asked(tasks, task_ids)
 
 
 @contextmanager
