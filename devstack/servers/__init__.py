@@ -1,0 +1,1 @@
+"""The real servers of a local stack, from wheels: PostgreSQL and Temporal."""

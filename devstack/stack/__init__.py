@@ -1,0 +1,1 @@
+"""The local stack: its databases, members and addresses, started in order and kept running."""
