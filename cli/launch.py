@@ -37,7 +37,6 @@ async def launch(settings: Settings, stores: Stores, reads: Reads, task_ids: Seq
             client,
             stores.store,
             stores.orders,
-            stores.admission,
             stores.breakers,
             stores.registry,
             worker=process_name("cli"),

@@ -23,7 +23,6 @@ from domain.definition import Registry
 from domain.faults import Unreachable
 from domain.states import CLAIMABLE, TaskState
 from runtime.starts import AT_ONCE, PAUSE, RunStarter, Started
-from store.admission import Admission
 from store.breakers import CircuitBreakers
 from store.claims import CHANNEL, Claim
 from store.connection import connect_async, is_of_rows
@@ -46,7 +45,6 @@ class Dispatcher:
         client: Client,
         store: StateStore,
         orders: Orders,
-        admission: Admission,
         breakers: CircuitBreakers,
         registry: Registry,
         *,
@@ -59,7 +57,7 @@ class Dispatcher:
         self._store, self._claims, self._orders, self._breakers = store, store.claims, orders, breakers
         self._worker, self._slots, self._poll = worker, slots, poll_interval
         self._definitions = [(d.name, d.version) for d in registry]
-        self._starter = RunStarter(client, store, admission, registry, eager=eager)
+        self._starter = RunStarter(client, store.claims, registry, eager=eager)
         self._draining = draining or asyncio.Event()
         self._wakes = {state: asyncio.Event() for state in CLAIMABLE}
         self._claiming = asyncio.Lock()

@@ -16,9 +16,7 @@ from domain.definition import Definition, Registry
 from domain.faults import Unreachable
 from domain.search_attributes import TASK_ATTEMPT, TASK_DEFINITION, TASK_ID, TASK_SUBMITTER
 from runtime.temporal import queue_of
-from store.admission import Admission
-from store.claims import Claim
-from store.state_store import StateStore
+from store.claims import Claim, Claims
 
 log = structlog.get_logger(__name__)
 
@@ -74,10 +72,8 @@ class RunStarter:
     `eager`: ask for the first workflow task with the start; only where a worker runs in this process.
     """
 
-    def __init__(
-        self, client: Client, store: StateStore, admission: Admission, registry: Registry, *, eager: bool
-    ) -> None:
-        self._client, self._claims, self._admission, self._eager = client, store.claims, admission, eager
+    def __init__(self, client: Client, claims: Claims, registry: Registry, *, eager: bool) -> None:
+        self._client, self._claims, self._eager = client, claims, eager
         self._timeouts = {(d.name, d.version): execution_timeout(d) for d in registry}
 
     async def start(self, claim: Claim, run: RunInput) -> Started | None:
@@ -141,8 +137,7 @@ class RunStarter:
     ) -> None:
         """A fault of this very task: it waits longer and longer, a person is told, and number `most` ends it."""
         log.error(cause, task_id=claim.task.task_id, attempt=claim.locked_by)
-        await self._claims.not_started(claim, cause, fault=fault, pause=pause, most=most)
-        await self._admission.alert_once(fault, claim.task.task_id, alert or cause)
+        await self._claims.not_started(claim, cause, fault=fault, alert=alert or cause, pause=pause, most=most)
 
 
 def _most(error: RPCError) -> int:

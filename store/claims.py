@@ -104,18 +104,34 @@ class Claims:
         return None if row["due_in_s"] is None else timedelta(seconds=row["due_in_s"])
 
     async def not_started(
-        self, claim: Claim, cause: str, *, fault: str | None = None, pause: timedelta, most: int | None = None
+        self,
+        claim: Claim,
+        cause: str,
+        *,
+        fault: str | None = None,
+        alert: str | None = None,
+        pause: timedelta,
+        most: int | None = None,
     ) -> None:
         """Give a claim back whose run did not start, or may not have: only if none has bound itself yet.
 
         Args:
             claim: Whose. cause: for people.
             fault: What kind of fault it is, if it is one of this very task: each in a row doubles the pause.
+            alert: What a person is told of that kind of fault, once an hour.
             pause: Before the next claim.
             most: So many of one fault in a row end the task: Error, or CompensationFailed for an undo, with an alert.
         """
-        terms = {"fault": fault, "delay_s": pause.total_seconds(), "longest_s": _LONGEST_PAUSE.total_seconds()}
-        await self._tasks.write("not_started", {**claim.hold("").params, **terms, "cause": cause, "most": most})
+        params = {
+            **claim.hold("").params,
+            "cause": cause,
+            "fault": fault,
+            "message": alert,
+            "delay_s": pause.total_seconds(),
+            "longest_s": _LONGEST_PAUSE.total_seconds(),
+            "most": most,
+        }
+        await self._tasks.write("not_started", params)
 
 
 def _wanted(loaded: Sequence[tuple[str, int]], states: Sequence[TaskState]) -> Params:

@@ -227,7 +227,7 @@ SCENARIOS = (
             *behind("after:create_record", "abandon_record", "confirm"),
         ),
     ),
-    Scenario("record lost", scripts.record_lost, _P, FULL, once=around("not_started", "alert_once"), later=True),
+    Scenario("record lost", scripts.record_lost, _P, FULL, once=around("not_started"), later=True),
     Scenario("submission contradicted", scripts.contradicted, _P, FULL, once=around("dead_letter")),
     Scenario(
         "worker drained", scripts.drained, _P, FULL, once=(*around("release:stock"), *whoever("count_held", "leave"))

@@ -64,7 +64,6 @@ async def scheduler_at_work(
             client,
             stores.store,
             stores.orders,
-            stores.admission,
             stores.breakers,
             stores.registry,
             worker=name,

@@ -1,6 +1,6 @@
 -- The dispatcher gives a claim back whose run did not start, or may not have: only if none has bound itself yet. Each of
--- one `fault` in a row doubles the pause; number `most` ends the task with its cause: Error, or CompensationFailed if it
--- is being undone, with an alert.
+-- one `fault` in a row doubles the pause, and is an alert once an hour; number `most` ends the task with its cause: Error,
+-- or CompensationFailed if it is being undone.
 WITH held AS MATERIALIZED (
     SELECT t.task_id, t.state, t.epoch, (
         SELECT count(*) FROM event AS e
@@ -51,6 +51,11 @@ moved AS (
     FROM held, verdict
     WHERE t.task_id = held.task_id
     RETURNING t.task_id, t.last_event, t.state, t.epoch
+),
+alerted AS (
+    INSERT INTO alert (kind, task_id, message)
+    SELECT %(fault)s::text, moved.task_id, %(message)s::text FROM moved
+    WHERE %(message)s::text IS NOT NULL AND NOT alerted_lately(%(fault)s::text)
 )
 INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, detail)
 SELECT

@@ -176,7 +176,6 @@ async def test_worker_leaves_runs_of_a_definition_that_it_lacks_to_others(
         bench.client,
         StateStore(bench.stores.store.database, claim_within=timedelta(hours=1)),
         bench.stores.orders,
-        bench.stores.admission,
         bench.stores.breakers,
         Registry([GIFT]),
         worker="no worker",

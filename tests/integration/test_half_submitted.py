@@ -51,7 +51,7 @@ def dispatcher(
     **terms: Any,
 ) -> Dispatcher:
     """A dispatcher, and no worker."""
-    stores = (store.store, orders or store.orders, store.admission, breakers or store.breakers)
+    stores = (store.store, orders or store.orders, breakers or store.breakers)
     return Dispatcher(client, *stores, registry(), worker="worker", slots=10, **terms)
 
 

@@ -76,7 +76,7 @@ class Outage:
         own: Any = self
         self.claims = self
         terms: dict[str, Any] = {"worker": "worker", "slots": 1}
-        self._dispatcher = Dispatcher(own, own, own, own, own, registry(), **terms, draining=self.draining)
+        self._dispatcher = Dispatcher(own, own, own, own, registry(), **terms, draining=self.draining)
 
     async def run(self) -> None:
         """Dispatch until the worker drains; somebody wakes the dispatcher every second."""
