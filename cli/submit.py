@@ -24,7 +24,7 @@ from domain.messages import Json
 from domain.text import clean
 from runtime.settings import Settings
 from runtime.temporal import connection
-from runtime.wiring import Stores, open_stores
+from runtime.wiring import open_stores
 from store.admission import ALIVE
 from store.reads import Reads
 from store.rows import Task
@@ -62,7 +62,7 @@ async def _start(messages: list[Message], submitter: str, timeout: float | None,
         batch = Batch(found, reads, await take_in(stores.desk, messages, submitter), output)
         with batch.receipted():
             ids = batch.ids
-            await _warn_of_no_worker(stores, await batch.tasks())
+            await _warn_of_no_worker(reads, await batch.tasks())
             launched = await launch(found, stores, reads, ids) if ids else Launched([])
             batch.codes += [ExitCode.UNREACHABLE] * bool(launched.left)
             await batch.locate(launched.runs)
@@ -80,7 +80,7 @@ async def _submit(messages: list[Message], submitter: str, wait: bool, output: F
         batch = Batch(found, reads, await take_in(stores.desk, messages, submitter), output)
         with batch.receipted():
             if batch.ids and wait:
-                await _note_unclaimed(stores, await claimed(reads, batch.ids, CLAIMED_WITHIN))
+                await _note_unclaimed(reads, await claimed(reads, batch.ids, CLAIMED_WITHIN))
             await batch.locate({})
         return gravest(batch.codes)
 
@@ -135,17 +135,17 @@ def _run_of(found: Settings, task: Task, runs: Mapping[str, str | None]) -> Json
     return {"state": task.state, "attempt": attempt, "link": link}
 
 
-async def _note_unclaimed(stores: Stores, tasks: Sequence[Task]) -> None:
-    dead = await _warn_of_no_worker(stores, tasks)
+async def _note_unclaimed(reads: Reads, tasks: Sequence[Task]) -> None:
+    dead = await _warn_of_no_worker(reads, tasks)
     for task in tasks:
         if task.definition not in dead:
             print_note(f"{task.task_id}: not claimed yet; live workers have its definition, and are busy")
 
 
-async def _warn_of_no_worker(stores: Stores, tasks: Sequence[Task]) -> set[str]:
+async def _warn_of_no_worker(reads: Reads, tasks: Sequence[Task]) -> set[str]:
     """Say which definitions no live worker has; returns them."""
-    names = sorted({t.definition for t in tasks if not t.state.is_settled})
-    dead = {n for n in names if not await stores.admission.live_worker_for(n, 3 * ALIVE)}
+    alive = {d.name for d, since in await reads.definitions() if since is not None and since < 3 * ALIVE}
+    dead = {t.definition for t in tasks if not t.state.is_settled} - alive
     for name in sorted(dead):
         count = sum(t.definition == name for t in tasks)
         print_note(

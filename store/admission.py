@@ -166,12 +166,6 @@ class Admission:
         """Show that this worker has its definitions no more."""
         await self._database.rows("DELETE FROM presence WHERE worker = %(worker)s", {"worker": worker})
 
-    async def live_worker_for(self, definition: str, within: timedelta) -> bool:
-        """Whether a worker that has this definition has shown itself within that time."""
-        params = {"name": definition, "within_s": within.total_seconds()}
-        rows = await self._database.rows(query("live_worker"), params)
-        return bool(rows[0]["live"])
-
     def _params(self, new: NewTask) -> dict[str, object]:
         policies = new.definition.policies()["steps"]
         keys = ("position", "pivot", "service", "quarantine_s", "budget", "undo_budget")
