@@ -79,7 +79,7 @@ class SubmissionDesk:
         self._admission, self._orders, self._registry = admission, orders, registry
 
     def parse(self, text: str | bytes) -> Submission:
-        """Read and check one message without writing anything.
+        """Read one message. `submit` checks its record.
 
         Raises:
             InvalidSubmission: Naming each field that is wrong, and its value.
@@ -88,19 +88,17 @@ class SubmissionDesk:
         if size > MOST_BYTES:
             raise InvalidSubmission([f"the message has {size} bytes; at most {MOST_BYTES} are taken"])
         try:
-            submission = Submission.model_validate(read_json(text))
+            return Submission.model_validate(read_json(text))
         except BadJson as error:
             raise InvalidSubmission(error.problems) from error
         except ValidationError as error:
             raise InvalidSubmission(_problems(error, ())) from error
-        self._read(submission)
-        return submission
 
     async def submit(self, submission: Submission) -> SubmissionOutcome:
         """Write what is missing of both records, confirm them, and acknowledge.
 
         Raises:
-            InvalidSubmission: As `parse`.
+            InvalidSubmission: As `parse`, before anything was written.
             Unreachable: A store did not answer. Submitting the same again is safe, and finishes what was begun.
         """
         definition, record = self._read(submission)

@@ -324,15 +324,16 @@ def line(**more: Any) -> dict[str, Any]:
 )
 async def test_wrong_message_is_refused_naming_field_and_value(store: StoreBench, text: str, said: list[str]) -> None:
     with pytest.raises(InvalidSubmission) as error:
-        store.desk.parse(text)
+        await store.desk.submit(store.desk.parse(text))
     for part in said:
         assert part in str(error.value)
     assert store.owner("SELECT * FROM task") == []
 
 
-def test_every_wrong_field_is_named_at_once(store: StoreBench) -> None:
+async def test_every_wrong_field_is_named_at_once(store: StoreBench) -> None:
+    wrong = message(currency="euro", card_token="", **line(unit_price_minor=-1, quantity=-1))
     with pytest.raises(InvalidSubmission) as error:
-        store.desk.parse(message(currency="euro", card_token="", **line(unit_price_minor=-1, quantity=-1)))
+        await store.desk.submit(store.desk.parse(wrong))
     assert len(error.value.problems) == 4
 
 
@@ -347,7 +348,7 @@ def test_message_over_256_kib_is_refused_and_one_just_within_is_taken(store: Sto
             store.desk.parse(too_much)
 
 
-def test_long_value_is_shown_shortened(store: StoreBench) -> None:
+async def test_long_value_is_shown_shortened(store: StoreBench) -> None:
     with pytest.raises(InvalidSubmission) as error:
-        store.desk.parse(message(currency="E" * 10_000))
+        await store.desk.submit(store.desk.parse(message(currency="E" * 10_000)))
     assert len(str(error.value)) < 300
