@@ -13,7 +13,6 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from traceback import format_exception_only
 from typing import Any, ClassVar, Literal, TypeVar, get_type_hints
 
 import httpx
@@ -33,6 +32,8 @@ from domain.faults import (
     StillAtWork,
     TransientFault,
     UnknownOutcome,
+    describe_error,
+    first_problem,
 )
 from domain.ids import undo_key
 from domain.json_text import BadJson, dumped
@@ -340,7 +341,7 @@ class Agents:
         try:
             return spec, url, spec.request.model_validate(request.body)
         except ValidationError as error:
-            raise _Lacking(spec.name, f"a worker can't read its request: {_first_problem(error)}") from error
+            raise _Lacking(spec.name, f"a worker can't read its request: {first_problem(error)}") from error
 
     async def _once(self, spec: Action, call: Call, request: AgentRequest, body: BaseModel) -> Json:
         """One round. What the Agent's own code raises is a fault too: unknown, unless nothing was ever sent.
@@ -441,7 +442,7 @@ def _answer_of(found: Found, spec: Action) -> Json:
     except ValidationError as error:
         if found.status == httpx.codes.ACCEPTED:
             raise AnswersLater from error
-        raise UnknownOutcome(f"done, with an unexpected body: {_first_problem(error)}") from error
+        raise UnknownOutcome(f"done, with an unexpected body: {first_problem(error)}") from error
 
 
 def _kept(result: BaseModel) -> Json:
@@ -458,21 +459,9 @@ def _too_old(agent: Agent, request: AgentRequest) -> str:
     return f"{message}: undo it there, then `python starter.py {word}`"
 
 
-def _first_problem(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    return f"{'.'.join(str(p) for p in first['loc'])}: {first['msg']}"
-
-
 def _words(error: Exception) -> str:
     """What an error says, as it can be kept."""
     return clean(str(error))[:1000]
-
-
-def describe_error(error: Exception) -> str:
-    """An error that nobody foresaw, by its class and what it says, without the input that it was about."""
-    if isinstance(error, ValidationError):
-        return f"ValidationError: {_first_problem(error)}"
-    return clean("".join(format_exception_only(error)).strip())[:1000]
 
 
 def _seconds(duration: timedelta | None) -> float:

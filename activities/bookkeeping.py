@@ -8,23 +8,32 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
-from typing import Literal, assert_never
+from typing import Literal, TypeVar, assert_never
 
 from temporalio import activity
-from temporalio.service import RPCError
+from temporalio.common import RawValue
 
 from activities.agent import Agents, AnswersLater
 from activities.clock import uptime
 from activities.reservations import Reservation, Reservations
-from domain.attempts import AttemptEnd, BeginStep, Results, ResultsRequest, StepWork, WriteResult
+from activities.signal_senders import sender_of
+from domain.attempts import (
+    AttemptEnd,
+    AttemptRef,
+    BeginStep,
+    Results,
+    ResultsRequest,
+    StepOutcome,
+    StepWork,
+    WriteResult,
+)
 from domain.faults import DEFINITION_ERROR, KEY_FORGOTTEN, Unreachable
 from domain.ids import actor, attempt_id
 from domain.messages import Completed, GaveUp, Outcome, Overtaken, Refused, StoodDown, TimedOut
-from domain.text import clean
-from domain.undo_requests import SignalRef, UndoRequest, UndoVerdict
+from domain.undo_requests import UndoRequest, UndoVerdict
 from store.breakers import CircuitBreakers
 from store.claims import Hold
 from store.inbox import InboxStore
@@ -34,12 +43,10 @@ _TAIL_S, _BREAKER_S = 2.0, 7.0
 """What is written behind a boundary must not use up the time of the activity. A breaker that closes lets all tasks go
 that wait for it, in one transaction."""
 
-_RPC = timedelta(seconds=2)
-_SENDER_S = 5.0
-"""A request for undo waits no longer for who sent it to be looked up in a long history."""
-
 _SMALL = 16_384
 """A longer result is not part of what an inline step returns, as many may return at once: the run fetches it."""
+
+Given = TypeVar("Given", StepWork, StepOutcome)
 
 _CAME_LATE = frozenset({AttemptEnd.DEADLINE_PASSED, AttemptEnd.SUPERSEDED, AttemptEnd.UNDO_REQUESTED})
 """How a boundary ends whose answer came too late to count."""
@@ -60,15 +67,24 @@ class Bookkeeping:
         self._reservations, self._agents = reservations, agents
         self._living: dict[tuple[str, str, str, bool], asyncio.Future[WriteResult]] = {}
 
-    @activity.defn
-    async def perform(self, work: StepWork) -> WriteResult:
-        """Do an inline step: call its Agent under a reservation, and write the boundary behind it."""
-        return await self._joined("perform", work, self._perform)
+    @activity.defn(dynamic=True)
+    async def inline_step(self, args: Sequence[RawValue]) -> WriteResult:
+        """Do an inline step: call its Agent under a reservation, and write the boundary behind it.
+
+        It is dynamic, so that the history shows it by the step's own action.
+        """
+        work = activity.payload_converter().from_payload(args[0].payload, StepWork)
+        return await self._joined("call", work, self._call, work.then)
 
     @activity.defn
-    async def record(self, work: StepWork) -> WriteResult:
-        """Begin a step that has no outcome yet, or write the boundary behind the outcome of a queued one."""
-        return await self._joined("begin" if work.outcome is None else "record", work, self._record)
+    async def begin_step(self, work: StepWork) -> WriteResult:
+        """Begin a queued step. It may be that its answer has come before."""
+        return await self._joined("begin", work, self._begin, work.begin)
+
+    @activity.defn
+    async def write_outcome(self, outcome: StepOutcome) -> WriteResult:
+        """Write the boundary behind the outcome of a queued step."""
+        return await self._joined("write", outcome, self._write_queued, outcome.then)
 
     @activity.defn
     async def results(self, wanted: ResultsRequest) -> Results:
@@ -83,39 +99,34 @@ class Bookkeeping:
         await asyncio.gather(*living, return_exceptions=True)
 
     async def _joined(
-        self, name: str, work: StepWork, do: Callable[[Hold, StepWork], Awaitable[WriteResult]]
+        self, name: str, given: Given, do: Callable[[Hold, Given], Awaitable[WriteResult]], begun: BeginStep | None
     ) -> WriteResult:
         """Do it, or wait for its twin: a workflow task that fails in mid-stretch runs all its activities again, while
         the first ones are alive. What was begun goes on although its activity is cancelled.
         """
-        hold, began = _hold(work), uptime()
-        key = (hold.run_id, name, work.step, work.undo)
+        hold, began = _hold(given), uptime()
+        key = (hold.run_id, name, given.step, given.undo)
         if key not in self._living:
-            self._living[key] = asyncio.ensure_future(do(hold, work))
+            self._living[key] = asyncio.ensure_future(do(hold, given))
             self._living[key].add_done_callback(lambda _: self._living.pop(key))
         done = await asyncio.shield(self._living[key])
-        report = self._with_grant(hold, work.begin if name == "begin" else work.then, began, work.undo, done)
+        report = self._with_grant(hold, begun, began, given.undo, done)
         return report if report.result is None or len(json.dumps(report.result)) <= _SMALL else _without_result(report)
 
-    async def _perform(self, hold: Hold, work: StepWork) -> WriteResult:
+    async def _call(self, hold: Hold, work: StepWork) -> WriteResult:
         reservation = self._reservations.take(hold.run_id, work.step, work.undo)
         if reservation is None:
-            report = await self._advance(hold, work, work.begin)
-            reservation = self._reservations.take(hold.run_id, work.step, work.undo)
+            report, reservation = await self._reserve(hold, work, work.begin)
             if reservation is None:
                 return report
-        if work.request is None:
-            raise ValueError(f"step {work.step} is to be performed without a request")
         request = work.request.granted(reservation.grant, hold.run_id)
         try:
             outcome = await self._agents.carry_out(request, reservation.deadline)
         except AnswersLater:
             outcome = GaveUp(cause=f"the service answers later, for which step {work.step} does not wait")
-        return await self._write(hold, work, outcome)
+        return await self._write(hold, work.came_to(outcome))
 
-    async def _record(self, hold: Hold, work: StepWork) -> WriteResult:
-        if work.outcome is not None:
-            return _without_result(await self._write(hold, work, work.outcome))  # the run has it from the Agent
+    async def _begin(self, hold: Hold, work: StepWork) -> WriteResult:
         if self._reservations.peek(hold.run_id, work.step, work.undo) is not None:
             return WriteResult()
         report = await self._advance(hold, work, work.begin)
@@ -123,59 +134,69 @@ class Bookkeeping:
             return report
         return report.model_copy(update={"answer": (await self.find_answer(work)).answer})
 
+    async def _write_queued(self, hold: Hold, outcome: StepOutcome) -> WriteResult:
+        return _without_result(await self._write(hold, outcome))  # the run has it from the Agent
+
     @activity.defn
     async def find_answer(self, work: StepWork) -> WriteResult:
         """Look for an answer that came later, while the activity that it should complete still waits."""
-        return WriteResult(answer=await self._inbox.find(work.request.keys[-1]) if work.request else None)
+        return WriteResult(answer=await self._inbox.find(work.request.keys[-1]))
 
     @activity.defn
-    async def finish_undo(self, work: StepWork) -> WriteResult:
+    async def finish_undo(self, attempt: AttemptRef) -> WriteResult:
         """Compensated, for a log that has nothing (left) to undo."""
-        return await self._store.undo.advance(_hold(work))
+        return await self._store.undo.advance(_hold(attempt))
 
     @activity.defn
-    async def release(self, work: StepWork) -> WriteResult:
-        """Give the row back, for a run that was told to stop."""
-        hold = _hold(work)
+    async def release(self, attempt: AttemptRef) -> WriteResult:
+        """Give the row back, for a run that was cancelled."""
         return await self._store.steps.release(
-            hold, "the run was cancelled", step=work.step or None, sent=None, delay=timedelta(0)
+            _hold(attempt), "the run was cancelled", step=None, sent=None, delay=timedelta(0)
         )
 
     @activity.defn
     async def request_undo(self, request: UndoRequest) -> UndoVerdict:
         """Ask for the undo of a task; asking twice changes nothing."""
-        if request.heard and (sender := await _sender(request.heard)):
+        if request.heard and (sender := await sender_of(request.heard)):
             unnamed = request.requester == actor("signal", "")
             by = actor("signal", sender) if unnamed else request.requester
             request = request.model_copy(update={"requester": by, "sender": sender})
         return await self._store.requests.undo(request)
 
     async def _advance(
-        self, hold: Hold, work: StepWork, begin: BeginStep | None, done: Completed | None = None
+        self, hold: Hold, given: StepWork | StepOutcome, begin: BeginStep | None, done: Completed | None = None
     ) -> WriteResult:
-        """Write a boundary, and keep what it grants: the time that the store took to answer is gone."""
-        name, calls = (work.step, done.calls) if done else (None, None)
+        """Write a boundary, and keep what it grants for the call to come."""
+        report, reservation = await self._reserve(hold, given, begin, done)
+        if begin is not None and reservation is not None:
+            self._reservations.put(hold.run_id, begin.step, given.undo, reservation)
+        return report
+
+    async def _reserve(
+        self, hold: Hold, given: StepWork | StepOutcome, begin: BeginStep | None, done: Completed | None = None
+    ) -> tuple[WriteResult, Reservation | None]:
+        """Write a boundary. The time that the store took to answer is gone from what it grants."""
+        name, calls = (given.step, done.calls) if done else (None, None)
         sent_at = uptime()
-        if work.undo:
+        if given.undo:
             report = await self._store.undo.advance(hold, done=name, calls=calls, begin=begin)
         else:
             result = done.result if done else None
             report = await self._store.forward.advance(hold, done=name, result=result, calls=calls, begin=begin)
-        if begin is not None and report.grant is not None:
-            reservation = Reservation(report.grant, sent_at + report.grant.within_s)
-            self._reservations.put(hold.run_id, begin.step, work.undo, reservation)
-        return report
+        granted = report.grant if begin is not None else None
+        return report, Reservation(granted, sent_at + granted.within_s) if granted else None
 
-    async def _write(self, hold: Hold, work: StepWork, outcome: Outcome) -> WriteResult:
+    async def _write(self, hold: Hold, written: StepOutcome) -> WriteResult:
         """Write what came of a call; then, best effort, keep it if it came too late, and tell the service's breaker."""
-        report = await self._boundary(hold, work, outcome)
+        outcome = written.outcome
+        report = await self._boundary(hold, written)
         if report.end in _CAME_LATE and _is_answer(outcome):
             async with _best_effort(_TAIL_S):
                 answer = outcome.model_dump(mode="json")
-                await self._store.steps.note_late(hold.task_id, work.step, answer, actor=hold.locked_by)
-        if work.request is not None:
+                await self._store.steps.note_late(hold.task_id, written.step, answer, actor=hold.locked_by)
+        if written.service is not None:
             async with _best_effort(_BREAKER_S):
-                await self._tell_breaker(work.request.service, hold, work.step, outcome)
+                await self._tell_breaker(written.service, hold, written.step, outcome)
         return report
 
     async def _tell_breaker(self, service: str, hold: Hold, step: str, outcome: Outcome) -> None:
@@ -184,18 +205,18 @@ class Bookkeeping:
         elif cause := _failure(outcome):
             await self._breakers.failed(service, hold.task_id, cause, report=f"{hold.locked_by}:{step}")
 
-    async def _boundary(self, hold: Hold, work: StepWork, outcome: Outcome) -> WriteResult:
+    async def _boundary(self, hold: Hold, written: StepOutcome) -> WriteResult:
         """One guarded statement, whatever came of the call."""
-        match outcome:
+        match outcome := written.outcome:
             case Completed():
-                self._reservations.take(hold.run_id, work.step, work.undo)
-                return await self._advance(hold, work, work.then, done=outcome)
+                self._reservations.take(hold.run_id, written.step, written.undo)
+                return await self._advance(hold, written, written.then, done=outcome)
             case Refused():
-                return await self._refuse(hold, work, outcome)
+                return await self._refuse(hold, written, outcome)
             case GaveUp():
                 return await self._store.steps.give_up(
                     hold,
-                    work.step,
+                    written.step,
                     outcome.cause,
                     unknown=outcome.unknown,
                     sent=outcome.sent,
@@ -208,16 +229,16 @@ class Bookkeeping:
             case StoodDown():
                 delay = timedelta(seconds=outcome.retry_after_s)
                 return await self._store.steps.release(
-                    hold, outcome.cause, step=work.step, sent=outcome.sent, delay=delay, lacking=outcome.lacking
+                    hold, outcome.cause, step=written.step, sent=outcome.sent, delay=delay, lacking=outcome.lacking
                 )
         assert_never(outcome)
 
-    async def _refuse(self, hold: Hold, work: StepWork, outcome: Refused) -> WriteResult:
-        error = {"step": work.step, "code": outcome.code, "message": outcome.message}
-        if work.undo:
-            return await self._store.undo.fail(hold, work.step, error)
-        then: Literal["undo", "error"] = "error" if outcome.code == KEY_FORGOTTEN else work.on_refused
-        return await self._store.forward.fail(hold, work.step, error, unknown=outcome.unknown_before, then=then)
+    async def _refuse(self, hold: Hold, written: StepOutcome, outcome: Refused) -> WriteResult:
+        error = {"step": written.step, "code": outcome.code, "message": outcome.message}
+        if written.undo:
+            return await self._store.undo.fail(hold, written.step, error)
+        then: Literal["undo", "error"] = "error" if outcome.code == KEY_FORGOTTEN else written.on_refused
+        return await self._store.forward.fail(hold, written.step, error, unknown=outcome.unknown_before, then=then)
 
     def _with_grant(
         self, hold: Hold, begun: BeginStep | None, began: float, undo: bool, report: WriteResult
@@ -228,20 +249,6 @@ class Bookkeeping:
         held = self._reservations.peek(hold.run_id, begun.step, undo)
         gone = report.grant and report.grant.model_copy(update={"within_s": 0.0})  # so late that it was forgotten
         return report.model_copy(update={"grant": held.as_grant(began) if held else gone})
-
-
-async def _sender(heard: SignalRef) -> str:
-    """Who sent a signal, by his own word to Temporal; empty if Temporal does not say now."""
-    handle = activity.client().get_workflow_handle(heard.workflow_id, run_id=heard.run_id)
-    number = 0
-    with suppress(RPCError, TimeoutError):
-        async with asyncio.timeout(_SENDER_S):
-            async for event in handle.fetch_history_events(rpc_timeout=_RPC):
-                signal = event.workflow_execution_signaled_event_attributes
-                number += signal.signal_name == "compensate"
-                if number == heard.number:
-                    return clean(signal.identity)[:200]
-    return ""
 
 
 @asynccontextmanager
@@ -272,9 +279,9 @@ def _without_result(report: WriteResult) -> WriteResult:
     return report.model_copy(update={"result": None})
 
 
-def _hold(work: StepWork) -> Hold:
+def _hold(attempt: AttemptRef) -> Hold:
     info = activity.info()
     locked_by = str(info.workflow_id)
-    if locked_by != attempt_id(str(info.workflow_type), work.task_id, work.epoch):
-        raise ValueError(f"workflow {locked_by} is not attempt {work.epoch} of task {work.task_id}")
-    return Hold(work.task_id, locked_by, str(info.workflow_run_id), work.nonce)
+    if locked_by != attempt_id(str(info.workflow_type), attempt.task_id, attempt.epoch):
+        raise ValueError(f"workflow {locked_by} is not attempt {attempt.epoch} of task {attempt.task_id}")
+    return Hold(attempt.task_id, locked_by, str(info.workflow_run_id), attempt.nonce)

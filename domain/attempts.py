@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from domain.messages import AgentRequest, Grant, Json, Message, Outcome
+from domain.messages import Grant, Json, Message, Outcome, StepRequest
 from domain.states import StepState
 
 
@@ -76,26 +76,42 @@ class BeginStep(Message):
     undo: UndoCall | None = None
 
 
-class StepWork(Message):
-    """One step of one attempt, for the bookkeeping activities.
-
-    Attributes:
-        nonce: Of the claim that started the attempt.
-        request: What the Agent is to do; None where only a beginning or an outcome is written.
-        begin: Terms of this step, should it have to be begun (again).
-        outcome: What the queued Agent reported; None before the call, and for inline steps.
-        then: The one step that begins in the same transaction as this one completes, if there is one.
-        on_refused: What follows a permanent fault: `undo` or `error`.
-    """
+class AttemptRef(Message):
+    """Who writes: an attempt, by the number and the nonce of the claim that started it."""
 
     task_id: str
     epoch: int
     nonce: str = ""
-    step: str
     undo: bool
+
+
+class StepWork(AttemptRef):
+    """One step of one attempt, or the undo of one, that is to be done.
+
+    Attributes:
+        begin: Terms of this step, should it have to be begun (again).
+        then: The one step that begins in the same transaction as this one completes, if there is one.
+        on_refused: What follows a permanent fault: `undo` or `error`.
+    """
+
+    step: str
+    request: StepRequest
     begin: BeginStep
-    request: AgentRequest | None = None
-    outcome: Outcome | None = None
+    then: BeginStep | None = None
+    on_refused: Literal["undo", "error"] = "error"
+
+    def came_to(self, outcome: Outcome) -> StepOutcome:
+        """What is to be written of it, now that its Agent has answered."""
+        terms = dict(self) | {"service": self.request.service, "outcome": outcome}
+        return StepOutcome(**{name: terms[name] for name in StepOutcome.model_fields})
+
+
+class StepOutcome(AttemptRef):
+    """What came of a step; `service`: whose breaker is told of it, if one was asked. The rest as in `StepWork`."""
+
+    step: str
+    outcome: Outcome
+    service: str | None = None
     then: BeginStep | None = None
     on_refused: Literal["undo", "error"] = "error"
 

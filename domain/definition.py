@@ -144,9 +144,13 @@ class Definition:
         if problems:
             raise DefinitionError(f"definition {self.name} v{self.version}: " + "; ".join(problems))
 
+    def find(self, name: str) -> Step | None:
+        """The step of that name, if there is one."""
+        return next((s for s in self.steps if s.name == name), None)
+
     def step(self, name: str) -> Step:
         """The step of that name; KeyError if there is none."""
-        found = next((s for s in self.steps if s.name == name), None)
+        found = self.find(name)
         if found is None:
             raise KeyError(f"definition {self.name} v{self.version} has no step {name}")
         return found

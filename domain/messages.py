@@ -24,18 +24,13 @@ class Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class AgentRequest(Message):
-    """One piece of work for an Agent: the request, the allowance, a stable key, a fencing token.
+class StepRequest(Message):
+    """What a step, or the undo of one, asks of its Agent: the request, a stable key, a fencing token.
 
     Attributes:
         keys: The idempotency key; for an undo the keys of all generations of the original, oldest first.
         generation: Of an undo: the generation of its own key.
         epoch: Fencing token; a service refuses a lower one than it has seen for the task.
-        calls: Calls reserved; no more are sent.
-        run_id: Temporal run that made the reservation; a queued Agent refuses to act for another run.
-        unknown: An earlier call with this key may have had its effect: ask by key before sending again.
-        key_age_s: Seconds since a call may first have been sent whose effect may stand; of an undo: of its original.
-        granted_at: From when the time of a queued Agent counts, by Temporal's clock.
     """
 
     task_id: str
@@ -44,13 +39,8 @@ class AgentRequest(Message):
     body: Json
     keys: list[str]
     epoch: int
-    calls: int
-    run_id: str
     undo: bool = False
     generation: int = 0
-    unknown: bool = False
-    key_age_s: float = 0.0
-    granted_at: datetime | None = None
 
     @property
     def service(self) -> str:
@@ -58,17 +48,28 @@ class AgentRequest(Message):
         return self.action.partition(".")[0]
 
     def granted(self, grant: Grant, run_id: str) -> AgentRequest:
-        """The same request under a reservation."""
-        return self.model_copy(
-            update={
-                "calls": grant.calls,
-                "run_id": run_id,
-                "unknown": grant.unknown,
-                "key_age_s": grant.key_age_s,
-                "body": self.body if grant.body is None else grant.body,
-                "granted_at": grant.granted_at,
-            }
-        )
+        """The request under a reservation, which that run has made."""
+        body = self.body if grant.body is None else grant.body
+        terms = grant.model_dump(include={"calls", "unknown", "key_age_s", "granted_at"})
+        return AgentRequest(**{**dict(self), **terms, "body": body, "run_id": run_id})
+
+
+class AgentRequest(StepRequest):
+    """One piece of work for an Agent, and its allowance.
+
+    Attributes:
+        calls: Calls reserved; no more are sent.
+        run_id: Temporal run that made the reservation; a queued Agent refuses to act for another run.
+        unknown: An earlier call with this key may have had its effect: ask by key before sending again.
+        key_age_s: Seconds since a call may first have been sent whose effect may stand; of an undo: of its original.
+        granted_at: From when the time of a queued Agent counts, by Temporal's clock.
+    """
+
+    calls: int
+    run_id: str
+    unknown: bool = False
+    key_age_s: float = 0.0
+    granted_at: datetime | None = None
 
 
 class Completed(Message):

@@ -16,20 +16,29 @@ class SignalRef(Message):
     number: int
 
 
-class UndoRequest(Message):
-    """Ask for the undo of a whole task.
+class UndoReason(Message):
+    """Who asks for an undo, and why.
 
-    `holder` guards it: only if that attempt still holds the task; `definition`: only if it is of that definition.
-    `sender`: who sent the signal by which it came, as Temporal knows it; `heard`: that signal, if this is to be asked.
+    `holder` guards it: only if that attempt still holds the task. `sender`: who sent the signal by which it came, as
+    Temporal knows it; `heard`: that signal, if this is to be asked.
     """
 
-    task_id: str
     requester: str
     reason: str
     holder: str | None = None
-    definition: str | None = None
     sender: str = ""
     heard: SignalRef | None = None
+
+    def of(self, definition: str, task_id: str) -> UndoRequest:
+        """The request for the undo of that task."""
+        return UndoRequest(task_id=task_id, definition=definition, **dict(self))
+
+
+class UndoRequest(UndoReason):
+    """Ask for the undo of a whole task. `definition` guards it: only if the task is of that definition."""
+
+    task_id: str
+    definition: str | None = None
 
 
 class UndoVerdict(Message):

@@ -20,7 +20,7 @@ from temporalio.exceptions import ApplicationError
 with workflow.unsafe.imports_passed_through():
     from domain.ids import parse_undo_request_id
     from domain.messages import Json
-    from domain.undo_requests import UndoRequest
+    from domain.undo_requests import UndoReason
     from workflows.options import UNTIL_DONE
     from workflows.undo_requests import NO_REASON, Requests
 
@@ -55,17 +55,17 @@ class CompensationRequest:
         workflow.set_current_details(f"{verdict['verdict']}: {verdict['message']}")
         return verdict
 
-    async def _ask(self, request: UndoRequest, definition: str, task_id: str) -> Json:
-        request = request.model_copy(update={"definition": definition, "task_id": task_id})
-        verdict: Json = await workflow.execute_local_activity("request_undo", request, result_type=dict, **UNTIL_DONE)
+    async def _ask(self, request: UndoReason, definition: str, task_id: str) -> Json:
+        asked = request.of(definition, task_id)
+        verdict: Json = await workflow.execute_local_activity("request_undo", asked, result_type=dict, **UNTIL_DONE)
         return verdict
 
-    async def _request(self, given: Any) -> UndoRequest:
+    async def _request(self, given: Any) -> UndoReason:
         if workflow.info().parent is not None:
-            return UndoRequest.model_validate(given)
+            return UndoReason.model_validate(given)
         with suppress(TimeoutError):
             await workflow.wait_condition(lambda: self._requests.first is not None, timeout=_PATIENCE)
-        return self._requests.first or UndoRequest(task_id="", requester="temporal", reason=NO_REASON)
+        return self._requests.first or UndoReason(requester="temporal", reason=NO_REASON)
 
     @workflow.signal(dynamic=True)
     def on_signal(self, name: str, args: Sequence[RawValue]) -> None:

@@ -11,7 +11,7 @@ from typing import TypedDict
 from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType
 
-from domain.attempts import StepWork
+from domain.attempts import AttemptRef, StepOutcome, StepWork
 from domain.definition import Step
 from domain.messages import Grant
 
@@ -55,13 +55,16 @@ UNTIL_DONE = LocalOptions(
 """For a write that must not be lost and changes nothing when it is repeated: while the store is away, again."""
 
 
-def bookkeeping_options(name: str, work: StepWork) -> LocalOptions:
-    """A boundary write, and for `perform` the call before it."""
-    calling = timedelta(seconds=work.begin.within_s) if name == "perform" else timedelta(0)
-    word = "undo" if work.undo else "step"
-    return LocalOptions(
-        start_to_close_timeout=calling + _WRITE, retry_policy=ONCE, summary=f"{word} {work.step}".strip()
-    )
+def write_options(given: AttemptRef) -> LocalOptions:
+    """A boundary write, and for an inline step the call before it."""
+    within_s = given.begin.within_s if isinstance(given, StepWork) and not given.begin.queued else 0
+    summary = summary_of(given) if isinstance(given, StepWork | StepOutcome) else None
+    return LocalOptions(start_to_close_timeout=timedelta(seconds=within_s) + _WRITE, retry_policy=ONCE, summary=summary)
+
+
+def summary_of(given: StepWork | StepOutcome) -> str:
+    """What the Temporal UI says of an activity."""
+    return f"{'undo' if given.undo else 'step'} {given.step}"
 
 
 def inbox_pauses(within_s: float) -> list[float]:
@@ -79,13 +82,12 @@ def queued_options(step: Step, work: StepWork, grant: Grant) -> QueuedOptions:
     If no worker has taken it by then, none was given it: early enough for the row to be released before its deadline.
     """
     within_s = max(grant.within_s, 0.001)
-    word = "undo" if work.undo else "step"
     return QueuedOptions(
         task_queue=step.queue or "",
         schedule_to_close_timeout=timedelta(seconds=within_s),
         schedule_to_start_timeout=timedelta(seconds=max(within_s / 2, min(within_s * 0.8, within_s - 2))),
         retry_policy=ONCE,
-        summary=f"{word} {step.name}, {grant.calls} calls in {grant.within_s:.1f} s",
+        summary=f"{summary_of(work)}, {grant.calls} calls in {grant.within_s:.1f} s",
         activity_id=f"{step.name}-undo" if work.undo else step.name,
         cancellation_type=ActivityCancellationType.ABANDON,
     )

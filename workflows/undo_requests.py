@@ -14,7 +14,7 @@ from temporalio.exceptions import FailureError, WorkflowAlreadyStartedError
 from domain.ids import SENDER, TASK_QUEUE, actor, undo_request_of
 from domain.messages import Json
 from domain.text import clean
-from domain.undo_requests import SignalRef, UndoRequest
+from domain.undo_requests import SignalRef, UndoReason
 
 NO_REASON = "no reason given"
 
@@ -23,7 +23,7 @@ class Requests:
     """What a run was asked for and has not passed on yet: one request, as all others ask for the same."""
 
     def __init__(self) -> None:
-        self.first: UndoRequest | None = None
+        self.first: UndoReason | None = None
         self._number = 0
 
     def take(self, name: str, args: Sequence[RawValue]) -> None:
@@ -43,7 +43,7 @@ class Requests:
         return asks
 
 
-async def hand_on(request: UndoRequest) -> asyncio.Task[Json] | None:
+async def hand_on(request: UndoReason) -> asyncio.Task[Json] | None:
     """Start the workflow that asks; one that asks already may do so for an attempt only: it is told."""
     workflow_id = undo_request_of(workflow.info().workflow_id)
     describe_error = {"requester": request.requester.partition(":")[2], "reason": request.reason}
@@ -67,8 +67,8 @@ async def hand_on(request: UndoRequest) -> asyncio.Task[Json] | None:
             return None
 
 
-def read_request(args: Sequence[RawValue], number: int) -> UndoRequest:
-    """The request that a `compensate` signal stands for, of no task yet: a text is the reason; an object may name both.
+def read_request(args: Sequence[RawValue], number: int) -> UndoReason:
+    """The request that a `compensate` signal stands for: a text is the reason; an object may name both.
 
     Nothing that is sent can fail the run: what can't be read is quoted as the reason. Whoever sends it says who he is:
     so the requester is the channel with that name, and nobody else; beside it goes who sent it, as Temporal knows it.
@@ -81,7 +81,7 @@ def read_request(args: Sequence[RawValue], number: int) -> UndoRequest:
     info = workflow.info()
     heard = None if sender else SignalRef(workflow_id=info.workflow_id, run_id=info.run_id, number=number)
     by = actor("signal", name or sender)
-    return UndoRequest(task_id="", requester=by, reason=_reason(reason, value), sender=sender, heard=heard)
+    return UndoReason(requester=by, reason=_reason(reason, value), sender=sender, heard=heard)
 
 
 def _decode(raw: RawValue) -> Any:

@@ -291,9 +291,9 @@ def adopting_any_run(_: Any) -> Any:
 
 
 def calling_beside_its_twin(real: Any) -> Any:
-    async def _joined(self: Any, name: str, work: StepWork, do: Any) -> WriteResult:
+    async def _joined(self: Any, name: str, work: StepWork, do: Any, begun: Any) -> WriteResult:
         alone = name if name == "begin" else f"{name} {uuid4()}"
-        return await real(self, alone, work, do)  # type: ignore[no-any-return]
+        return await real(self, alone, work, do, begun)  # type: ignore[no-any-return]
 
     return _joined
 

@@ -17,7 +17,8 @@ from store.orders import Orders
 from store.steps import Forward, Steps
 from store.submission import SubmissionDesk
 from store.supervision import Supervision
-from workflows import scheduler
+from workflows import queued_call
+from workflows.attempt import Attempt
 from workflows.undo_requests import Requests
 
 NOTHING = "-"
@@ -113,7 +114,7 @@ BUGS = (
     Bug(
         "called_before_it_is_begun",
         "an inline step is called first, and its beginning written behind that",
-        (Behaviour(Bookkeeping, "_advance", b.calling_before_it_is_begun),),
+        (Behaviour(Bookkeeping, "_reserve", b.calling_before_it_is_begun),),
         ("order whose reply is lost",),
         ("calls_are_made_in_their_time",),
     ),
@@ -254,7 +255,7 @@ BUGS = (
     Bug(
         "step_begun_before_its_time",
         "a step begins beside the one that it comes after",
-        (Behaviour(scheduler._Attempt, "_ready", b.beginning_side_by_side),),
+        (Behaviour(Attempt, "_ready", b.beginning_side_by_side),),
         ("order: after:claim",),
         ("steps_begin_in_their_order",),
     ),
@@ -451,7 +452,7 @@ BUGS = (
     Bug(
         "changed_without_a_version",
         "the workflow's commands were changed while its runs are open",
-        (Behaviour(scheduler, "queued_options", b.naming_activities_anew),),
+        (Behaviour(queued_call, "queued_options", b.naming_activities_anew),),
         CHAOS,
         ("history_replays",),
     ),

@@ -140,8 +140,9 @@ def _workers(
 ) -> Mapping[str, Worker]:
     """One worker for each definition's task queue, and one for requests for undo."""
     activities: list[Callable[..., Any]] = [
-        bookkeeping.perform,
-        bookkeeping.record,
+        bookkeeping.inline_step,
+        bookkeeping.begin_step,
+        bookkeeping.write_outcome,
         bookkeeping.results,
         bookkeeping.find_answer,
         bookkeeping.finish_undo,

@@ -20,7 +20,7 @@ from domain.undo_requests import UndoRequest
 from runtime.roles import Role
 from testing.bench import Bench
 from tests.workers import WorkerProcess
-from workflows.scheduler import MOST_REQUEST_BYTES
+from workflows.step_work import MOST_REQUEST_BYTES
 
 RECEIPT = "r" * (MOST_BYTES - len('{"text":""}'))
 TEXT = "t" * (MOST_REQUEST_BYTES - 40)

@@ -19,23 +19,23 @@ from testing.simulators import Simulators
 from testing.waiting import eventually
 from tests.failures.sources import imported, sources, used
 from tests.replay.test_replay import RECORDED, history_of, replayer
-from workflows.scheduler import _Attempt
+from workflows.attempt import Attempt
 
-FORWARD, FINISH = _Attempt.forward, _Attempt._finish
+FORWARD, FINISH = Attempt.forward, Attempt._finish
 
 
-async def with_a_timer(self: _Attempt) -> None:
+async def with_a_timer(self: Attempt) -> None:
     """A release that begins an attempt with a timer: it does not replay what ran without."""
     await asyncio.sleep(0.001)
     await FORWARD(self)
 
 
-async def with_a_bug(self: _Attempt, name: str, report: Any) -> None:
+async def with_a_bug(self: Attempt, name: str, report: Any) -> None:
     """A release that fails when a step is done."""
     raise KeyError("a bug")
 
 
-async def that_blocks(self: _Attempt) -> None:
+async def that_blocks(self: Attempt) -> None:
     """A release that holds its thread for longer than a workflow may."""
     time.sleep(2.5)  # noqa: ASYNC251 (the mistake that is to be caught)
     await FORWARD(self)
@@ -72,7 +72,7 @@ async def run_of(bench: Bench, task_id: str) -> WorkflowHandle[Any, Any]:
 async def test_release_that_does_not_replay_a_recorded_history_fails_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     history = history_of(next(f for f in RECORDED if f.stem.startswith("order_processed")))
     await replayer().replay_workflow(history)
-    monkeypatch.setattr(_Attempt, "forward", with_a_timer)
+    monkeypatch.setattr(Attempt, "forward", with_a_timer)
     with pytest.raises(NondeterminismError):
         await replayer().replay_workflow(history)
 
@@ -87,7 +87,7 @@ async def test_task_that_a_new_release_can_not_replay_ends_after_the_rollback(
         await bench.step_reached(task_id, "charge", StepState.RUNNING)
         run = await run_of(bench, task_id)
     with monkeypatch.context() as release:
-        release.setattr(_Attempt, "forward", with_a_timer)
+        release.setattr(Attempt, "forward", with_a_timer)
         async with bench.worker(Role.SCHEDULER, Role.AGENTS):
             assert "NON_DETERMINISTIC_ERROR" in await fails_a_task(run)
     await bench.expire(task_id)
@@ -113,7 +113,7 @@ async def test_bug_in_workflow_code_fails_no_task(
     said: str,
 ) -> None:
     with monkeypatch.context() as release:
-        release.setattr(_Attempt, method, mistake)
+        release.setattr(Attempt, method, mistake)
         async with bench.worker(Role.SCHEDULER, Role.AGENTS):
             await bench.submit(order, task_id)
             await bench.reached(task_id, TaskState.PROCESSING)

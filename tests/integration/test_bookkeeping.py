@@ -19,7 +19,7 @@ from activities.http import new_client
 from activities.queued import agent_activity
 from activities.reservations import Reservations
 from activities.stalls import StallDetector
-from domain.attempts import AttemptEnd, StepWork, WriteResult
+from domain.attempts import AttemptEnd, StepOutcome, StepWork, WriteResult
 from domain.faults import KEY_FORGOTTEN
 from domain.ids import idempotency_keys
 from domain.messages import AgentRequest, Completed, Outcome, OutcomeBox, Overtaken, Refused
@@ -56,16 +56,10 @@ async def recorded(store: StoreBench, hold: Hold, outcome: Outcome) -> WriteResu
         books = Bookkeeping(
             store.store, InboxStore(store.database), store.breakers, Reservations(), Agents([], {}, http)
         )
-        work = StepWork(
-            task_id=hold.task_id,
-            epoch=hold.epoch,
-            step="charge",
-            undo=False,
-            begin=begin("charge"),
-            request=request_of(hold),
-            outcome=outcome,
+        written = StepOutcome(
+            task_id=hold.task_id, epoch=hold.epoch, step="charge", undo=False, service="payments", outcome=outcome
         )
-        return await activity_of(hold).run(books.record, work)
+        return await activity_of(hold).run(books.write_outcome, written)
 
 
 async def by_an_agent(hold: Hold) -> Outcome:
@@ -132,14 +126,15 @@ async def test_activity_that_is_run_again_while_it_lives_joins_its_call(
     then = begin("charge").model_copy(update={"queued": True})
     request = request_of(hold).model_copy(update={"step": "stock", "action": "stock.reserve"})
     work = StepWork.model_validate({**terms, "begin": begin("stock"), "then": then, "request": request})
-    first = asyncio.create_task(activity_of(hold).run(books.perform, work))
+    args = [RawValue(pydantic_data_converter.payload_converter.to_payload(work))]
+    first = asyncio.create_task(activity_of(hold).run(books.inline_step, args))
     await slow.reached.wait()
-    second = asyncio.create_task(activity_of(hold).run(books.perform, work))
+    second = asyncio.create_task(activity_of(hold).run(books.inline_step, args))
     if evicted:
         first.cancel()
         await asyncio.wait([first])
     slow.answer.set()
-    reports = [await second, await activity_of(hold).run(books.perform, work)] + ([] if evicted else [await first])
+    reports = [await second, await activity_of(hold).run(books.inline_step, args)] + ([] if evicted else [await first])
     assert slow.calls == 1
     assert [(r.end, r.result, r.grant is not None) for r in reports] == [(None, {"call": 1}, True)] * len(reports)
     row = store.step(task_id, "stock")

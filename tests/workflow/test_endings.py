@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 from temporalio import activity, workflow
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowFailureError
+from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, TimeoutType
 from temporalio.worker import Worker
 
@@ -20,11 +21,12 @@ from definitions import registry
 from domain.attempts import AttemptEnd, RunInput, StepView, StepWork, WriteResult
 from domain.ids import TASK_QUEUE, attempt_id, undo_request_id
 from domain.messages import AgentRequest, OutcomeBox, TimedOut
-from domain.undo_requests import UndoRequest, UndoVerdict
+from domain.undo_requests import UndoReason, UndoRequest, UndoVerdict
 from testing.records import MACHINE
 from testing.waiting import eventually
 from workflows.compensation_request import CompensationRequest
-from workflows.scheduler import Scheduler, _outcome_of
+from workflows.queued_call import outcome_of
+from workflows.scheduler import Scheduler
 from workflows.undo_requests import hand_on
 
 QUEUE = TASK_QUEUE
@@ -35,7 +37,7 @@ class HandsOn:
     """Hands a request on, as an attempt does while the store is away."""
 
     @workflow.run
-    async def run(self, request: UndoRequest, workflow_id: str) -> None:
+    async def run(self, request: UndoReason, workflow_id: str) -> None:
         """Start who goes on asking, and end."""
         policy = workflow.ParentClosePolicy.ABANDON
         await workflow.start_child_workflow("CompensationRequest", request, id=workflow_id, parent_close_policy=policy)
@@ -46,7 +48,7 @@ class CutOff:
     """Asks for undo while the store is away."""
 
     @workflow.run
-    async def run(self, requests: list[UndoRequest]) -> None:
+    async def run(self, requests: list[UndoReason]) -> None:
         """Hand each on, one after the other."""
         for request in requests:
             await hand_on(request)
@@ -68,9 +70,10 @@ class Store:
         await self.answers.wait()
         return UndoVerdict.model_validate({"verdict": self._verdict(request), "task_id": request.task_id})
 
-    @activity.defn
-    async def perform(self, work: StepWork) -> WriteResult:
+    @activity.defn(dynamic=True)
+    async def inline_step(self, args: Sequence[RawValue]) -> WriteResult:
         """At once, or, for a step that nothing is known of, when it is told to."""
+        work = activity.payload_converter().from_payload(args[0].payload, StepWork)
         if work.step not in self._performed:
             self.reached.set()
             await self.answers.wait()
@@ -81,7 +84,7 @@ class Store:
 async def worker(client: Client, store: Store) -> AsyncIterator[None]:
     """A worker of that store."""
     workflows: list[type] = [HandsOn, CutOff, CompensationRequest, Scheduler]
-    activities: list[Callable[..., Any]] = [store.request_undo, store.perform]
+    activities: list[Callable[..., Any]] = [store.request_undo, store.inline_step]
     async with Worker(client, task_queue=QUEUE, workflows=workflows, activities=activities):
         yield
 
@@ -92,7 +95,7 @@ async def test_request_joined_to_one_of_a_lost_attempt_is_asked_by_itself(client
     """The one handed on holds for that attempt only; whoever signalled the same workflow asked without a condition."""
     task_id = f"t-{uuid4().hex[:8]}"
     store = Store(lambda r: "not_holder" if r.holder else "accepted", {})
-    handed = UndoRequest(task_id=task_id, requester="temporal", reason="cancelled", holder=f"order/{task_id}/1")
+    handed = UndoReason(requester="temporal", reason="cancelled", holder=f"order/{task_id}/1")
     workflow_id = undo_request_id("order", task_id)
     async with worker(client, store):
         await client.execute_workflow(HandsOn.run, args=[handed, workflow_id], id=f"h-{task_id}", task_queue=QUEUE)
@@ -118,8 +121,8 @@ async def test_request_handed_on_behind_one_of_an_attempt_is_not_lost(client: Cl
     store = Store(lambda r: "not_holder" if r.holder else "accepted", {})
     holder = f"order/{task_id}/1"
     both = [
-        UndoRequest(task_id=task_id, requester="temporal", reason="cancelled", holder=holder),
-        UndoRequest(task_id=task_id, requester="signal:anna", reason="customer called"),
+        UndoReason(requester="temporal", reason="cancelled", holder=holder),
+        UndoReason(requester="signal:anna", reason="customer called"),
     ]
     async with worker(client, store):
         await client.execute_workflow(CutOff.run, both, id=holder, task_queue=QUEUE)
@@ -195,7 +198,7 @@ def test_timeout_at_a_queued_agent_says_whether_it_had_called(
     )
     error.__cause__ = TimeoutError("", type=TimeoutType.SCHEDULE_TO_CLOSE, last_heartbeat_details=details)
     request = AgentRequest(task_id="t", step=step, action="", body={}, keys=[], epoch=1, calls=1, run_id="run")
-    outcome = _outcome_of(error, definition.step(step), request)
+    outcome = outcome_of(error, definition.step(step), request)
     assert isinstance(outcome, TimedOut)
     assert OutcomeBox(outcome=outcome)
     assert outcome.called is called
