@@ -51,7 +51,7 @@ class StepRequest(Message):
         """The request under a reservation, which that run has made."""
         body = self.body if grant.body is None else grant.body
         terms = grant.model_dump(include={"calls", "unknown", "key_age_s", "granted_at"})
-        return AgentRequest(**{**dict(self), **terms, "body": body, "run_id": run_id})
+        return AgentRequest(**{**self.model_dump(), **terms, "body": body, "run_id": run_id})
 
 
 class AgentRequest(StepRequest):
