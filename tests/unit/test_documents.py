@@ -27,6 +27,7 @@ HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 COMMAND = re.compile(r"\bstarter\.py ([a-z][\w-]*)")
 TARGET = re.compile(r"(?:`|^)make ([a-z-]+)", re.MULTILINE)
 FILE = re.compile(r"`((?:\w+/)+[\w.-]+\.(?:py|sql|sh|yml|jsonl|env))`")
+PATH = re.compile(r"^\d\. `([\w/.-]+)`:", re.MULTILINE)
 EXAMPLE = re.compile(
     r"^`((?:activities/agents|definitions)/\w+\.py)`:\n\n```python\n(.*?)```$", re.MULTILINE | re.DOTALL
 )
@@ -108,6 +109,12 @@ def test_documents_are_short() -> None:
     words = {path: len(path.read_text(encoding="utf-8").split()) for path in DOCUMENTS}
     assert words[ROOT / "README.md"] <= 1_200
     assert sum(count for path, count in words.items() if path.is_relative_to(ROOT / "docs")) <= 12_000
+
+
+def test_ten_minute_path_is_six_files_and_800_lines() -> None:
+    files = PATH.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(files) == 6
+    assert sum(len((ROOT / name).read_text(encoding="utf-8").splitlines()) for name in files) <= 800
 
 
 def test_task_type_in_the_readme_loads(tmp_path: Path) -> None:
