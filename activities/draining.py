@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
@@ -20,12 +20,14 @@ class Draining:
 
     Attributes:
         begun: Set from when on no task is claimed, and no run and no call begins.
+        on_begin: Called when it begins, whoever begins it.
         left: Names of the parts that are still to end.
         to_record_s: Time between the end of the last call and the end of the grace.
     """
 
     def __init__(self, grace: timedelta) -> None:
         self.begun = asyncio.Event()
+        self.on_begin: Callable[[], None] = lambda: None
         self.left: list[str] = []
         self.to_record_s = min(_TO_RECORD, grace / 2).total_seconds()
         self._calls_within_s = grace.total_seconds() - self.to_record_s
@@ -36,6 +38,7 @@ class Draining:
         if self.begun.is_set():
             return
         self.begun.set()
+        self.on_begin()
         end = asyncio.get_running_loop().time() + self._calls_within_s
         for call in self._calls:
             call.reschedule(end)

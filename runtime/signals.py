@@ -30,13 +30,14 @@ class StopSignals:
     """Takes the signals of this process, for the task that makes it: a worker that starts, works and drains.
 
     The first one begins to drain; one that comes before `ready` also cancels the start. A second one ends the process
-    at once.
+    at once. However draining begins, also by a start that fails halfway, the process ends in time.
     """
 
     def __init__(self, draining: Draining, grace: timedelta) -> None:
         self._draining, self._limit_s = draining, (grace + _MARGIN).total_seconds()
         self._loop, self._start = asyncio.get_running_loop(), asyncio.current_task()
         self._told = self._limited = False
+        draining.on_begin = self._limit
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._take)
 
@@ -44,7 +45,7 @@ class StopSignals:
         """The start is over: from now on a signal cancels nothing."""
         self._start = None
 
-    def limit(self) -> None:
+    def _limit(self) -> None:
         """From now on the process ends in time, whatever is in the way."""
         if not self._limited:
             self._limited = True
@@ -56,7 +57,7 @@ class StopSignals:
         if self._told:
             os._exit(128 + number)
         self._told = True
-        self.limit()
+        self._limit()
         self._loop.call_soon_threadsafe(self._stop)
 
     def _stop(self) -> None:

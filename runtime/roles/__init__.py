@@ -59,10 +59,7 @@ async def run_roles(settings: Settings, roles: set[Role], services: set[str]) ->
         async with running(settings, client, roles, services, draining=draining):
             signals.ready()
             log.info("worker ready", roles=sorted(roles), services=sorted(services))
-            try:
-                await _until(draining.begun, settings.health_file)
-            finally:
-                signals.limit()
+            await _until(draining.begun, settings.health_file)
             log.info("worker draining")
     except asyncio.CancelledError:  # told to stop before it was ready
         if not draining.begun.is_set():
@@ -98,29 +95,29 @@ async def running(
     """
     draining = draining or Draining(settings.shutdown_grace)
     async with AsyncExitStack() as stack:
-        answers_later = bool(settings.callback_secret.get_secret_value())
-        agents = Agents(
-            list(all_agents()),
-            settings.services,
-            await stack.enter_async_context(new_client()),
-            callback_url=callback_addresses(settings).address if answers_later else None,
-            draining=draining,
-        )
-        workers: dict[str, Worker] = {}
-        if Role.SUPERVISOR in roles:
-            workers["Supervisor"] = await stack.enter_async_context(supervisor_worker(settings, client))
-        if Role.SCHEDULER in roles:
-            await stack.enter_async_context(scheduler_at_work(settings, client, agents, draining))
-        if Role.AGENTS in roles:
-            stalls = StallDetector()
-            await stack.enter_async_context(in_background(draining, stalls.run()))
-            workers |= agent_workers(settings, client, agents, services, stalls)
-        await stack.enter_async_context(at_work(workers, draining))
-        if Role.SUPERVISOR in roles:
-            await ensure_schedule(client, sweep_settings(settings))
-        if Role.CALLBACKS in roles:
-            await stack.enter_async_context(callbacks_served(settings, client, agents, draining))
         try:
+            answers_later = bool(settings.callback_secret.get_secret_value())
+            agents = Agents(
+                list(all_agents()),
+                settings.services,
+                await stack.enter_async_context(new_client()),
+                callback_url=callback_addresses(settings).address if answers_later else None,
+                draining=draining,
+            )
+            workers: dict[str, Worker] = {}
+            if Role.SUPERVISOR in roles:
+                workers["Supervisor"] = await stack.enter_async_context(supervisor_worker(settings, client))
+            if Role.SCHEDULER in roles:
+                await stack.enter_async_context(scheduler_at_work(settings, client, agents, draining))
+            if Role.AGENTS in roles:
+                stalls = StallDetector()
+                await stack.enter_async_context(in_background(draining, stalls.run()))
+                workers |= agent_workers(settings, client, agents, services, stalls)
+            await stack.enter_async_context(at_work(workers, draining))
+            if Role.SUPERVISOR in roles:
+                await ensure_schedule(client, sweep_settings(settings))
+            if Role.CALLBACKS in roles:
+                await stack.enter_async_context(callbacks_served(settings, client, agents, draining))
             yield
-        finally:
+        finally:  # of what is at work already, also where the start fails
             draining.begin()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from collections.abc import AsyncIterator
 from time import monotonic
 from typing import Any
@@ -15,12 +16,13 @@ from devstack.servers.postgres import EmbeddedPostgres
 from devstack.servers.temporal import EmbeddedTemporal
 from domain.states import TaskState
 from runtime.settings import Settings
+from testing import ROOT
 from testing.bench import Bench
 from testing.clocks import clock_off_by
 from testing.databases import Databases
 from testing.records import FULL
 from testing.simulators import Simulators
-from testing.waiting import eventually
+from testing.waiting import PATIENCE_S, eventually
 from tests.acceptance.test_outages import away
 from tests.workers import WorkerProcess
 
@@ -170,3 +172,26 @@ async def test_worker_whose_end_is_cut_short_names_what_was_left(settings: Setti
         line.faults = Faults(blackhole=True)
         await stops(worker)
         await worker.logged("Agents on task queue payments")
+
+
+NEVER_ENDS = """
+import asyncio
+from datetime import timedelta
+from activities.draining import Draining
+from runtime.signals import StopSignals
+
+async def main():
+    draining = Draining(timedelta(0))
+    StopSignals(draining, timedelta(0))
+    draining.begin()
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_process_ends_in_time_whoever_begins_its_draining() -> None:
+    """A start that fails halfway must not leave a worker that claims and has no Agents."""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", NEVER_ENDS, cwd=ROOT)
+    async with asyncio.timeout(PATIENCE_S):
+        assert await process.wait() == 1
