@@ -21,6 +21,7 @@ from pydantic import BaseModel, ValidationError
 from activities.clock import uptime
 from activities.draining import Draining, LetGo
 from activities.http import body_of, code_of, exchange, fault_of_answer, fault_of_transport
+from domain.error_words import describe_error, first_problem
 from domain.faults import (
     KEY_FORGOTTEN,
     AnswerTooLong,
@@ -32,8 +33,6 @@ from domain.faults import (
     StillAtWork,
     TransientFault,
     UnknownOutcome,
-    describe_error,
-    first_problem,
 )
 from domain.ids import undo_key
 from domain.json_text import BadJson, dumped

@@ -20,12 +20,8 @@ What any of them says is shown and kept in many places, so it is redacted as it 
 from __future__ import annotations
 
 from datetime import timedelta
-from traceback import format_exception_only
-
-from pydantic import ValidationError
 
 from domain.redaction import redact
-from domain.text import clean
 
 KEY_FORGOTTEN = "key_forgotten"
 """It may be done, and the service may know its key no more: sent now, a call could do it twice, or undo nothing."""
@@ -107,16 +103,3 @@ class Conflict(UsageError):
 
 class Unreachable(_Said):
     """A dependency can't be reached or is not ready; the message says which, where, and what to do."""
-
-
-def describe_error(error: Exception) -> str:
-    """An error that nobody foresaw, by its class and what it says, without the input that it was about."""
-    if isinstance(error, ValidationError):
-        return f"ValidationError: {first_problem(error)}"
-    return clean("".join(format_exception_only(error)).strip())[:1000]
-
-
-def first_problem(error: ValidationError) -> str:
-    """The first thing that is wrong, and where, without the input that it was about."""
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    return f"{'.'.join(str(p) for p in first['loc'])}: {first['msg']}"

@@ -18,7 +18,8 @@ from temporalio import workflow
 from domain.attempts import AttemptEnd, ResultsRequest, RunInput, StepOutcome, StepWork, WriteResult
 from domain.attempts import Results as RecordedResults
 from domain.definition import Definition, Step
-from domain.faults import DEFINITION_ERROR, describe_error
+from domain.error_words import describe_error
+from domain.faults import DEFINITION_ERROR
 from domain.messages import Completed, Grant, Json, Outcome, Refused
 from domain.states import StepState
 from workflows.options import LOCAL, inbox_pauses

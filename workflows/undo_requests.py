@@ -46,7 +46,7 @@ class Requests:
 async def hand_on(request: UndoReason) -> asyncio.Task[Json] | None:
     """Start the workflow that asks; one that asks already may do so for an attempt only: it is told."""
     workflow_id = undo_request_of(workflow.info().workflow_id)
-    describe_error = {"requester": request.requester.partition(":")[2], "reason": request.reason}
+    words = {"requester": request.requester.partition(":")[2], "reason": request.reason}
     while True:
         try:
             return await workflow.start_child_workflow(
@@ -63,7 +63,7 @@ async def hand_on(request: UndoReason) -> asyncio.Task[Json] | None:
         if request.holder is not None:
             return None
         with suppress(FailureError):  # it has ended meanwhile: start it anew
-            await workflow.get_external_workflow_handle(workflow_id).signal("compensate", describe_error)
+            await workflow.get_external_workflow_handle(workflow_id).signal("compensate", words)
             return None
 
 

@@ -62,12 +62,12 @@ def asking_without_a_reservation(real: Any) -> Any:
 
 def calling_before_it_is_begun(real: Any) -> Any:
     async def _advance(
-        self: Any, hold: Hold, work: StepWork, begin: BeginStep | None, done: Completed | None = None
+        self: Any, hold: Hold, given: StepWork, begin: BeginStep | None, done: Completed | None = None
     ) -> WriteResult:
-        if begin is not None and done is None and work.request is not None and not work.undo:
+        if begin is not None and done is None and not given.undo:
             grant = Grant(calls=1, within_s=begin.within_s)
-            await self._agents.carry_out(work.request.granted(grant, hold.run_id), uptime() + begin.within_s)
-        return await real(self, hold, work, begin, done)  # type: ignore[no-any-return]
+            await self._agents.carry_out(given.request.granted(grant, hold.run_id), uptime() + begin.within_s)
+        return await real(self, hold, given, begin, done)  # type: ignore[no-any-return]
 
     return _advance
 
@@ -108,10 +108,10 @@ def taking_silence_for_success(real: Any) -> Any:
 
 
 def swallowing_refused_undo(real: Any) -> Any:
-    async def _refuse(self: Any, hold: Any, work: Any, outcome: Any) -> Any:
-        if work.undo:
-            return await self._advance(hold, work, work.then, Completed(result={}, calls=None))
-        return await real(self, hold, work, outcome)
+    async def _refuse(self: Any, hold: Any, written: Any, outcome: Any) -> Any:
+        if written.undo:
+            return await self._advance(hold, written, written.then, Completed(result={}, calls=None))
+        return await real(self, hold, written, outcome)
 
     return _refuse
 
@@ -291,9 +291,9 @@ def adopting_any_run(_: Any) -> Any:
 
 
 def calling_beside_its_twin(real: Any) -> Any:
-    async def _joined(self: Any, name: str, work: StepWork, do: Any, begun: Any) -> WriteResult:
+    async def _joined(self: Any, name: str, given: StepWork, do: Any, begun: Any) -> WriteResult:
         alone = name if name == "begin" else f"{name} {uuid4()}"
-        return await real(self, alone, work, do, begun)  # type: ignore[no-any-return]
+        return await real(self, alone, given, do, begun)  # type: ignore[no-any-return]
 
     return _joined
 
