@@ -77,7 +77,7 @@ class Processes:
 
         async with self._a_worker() as worker:
             for service in _CALLED:
-                slow = partial(self._context.world.simulators.fault, latency_ms=4_000, for_s=3)
+                slow = partial(self._context.world.simulators.fault, latency_ms=4_000, for_s=8)  # until one is in hand
                 await asyncio.to_thread(slow, service, "latency")
             await self._in_hand(worker)
             await asyncio.sleep(self._context.between(0.5, 1.5))
