@@ -1,8 +1,8 @@
 """Agents on a task queue: one ordinary activity, for every action, in any worker that may reach the service.
 
-Such a worker needs no database: the activity is the reservation (its request says how many calls and since when,
-Temporal's stamps say how much time has gone since, and the stalls for how long the worker itself was stopped). It is
-sent once; repeating it is safe because of the key.
+Such a worker needs no database: the activity is the reservation. Its request says how many calls and since when,
+Temporal's stamps say how much time has gone since, and the stall detector for how long the worker itself was stopped.
+It is sent once; repeating it is safe because of the key.
 """
 
 from __future__ import annotations

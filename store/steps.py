@@ -121,7 +121,7 @@ class Steps:
         return await self._not_begun(hold, after, step.name)
 
     async def _not_begun(self, hold: Hold, after: Snapshot, name: str) -> WriteResult:
-        """AttemptEnd an attempt whose next step could not begin: for want of its service, or of calls."""
+        """End an attempt whose next step could not begin: for want of its service, or of calls."""
         step = after.step(name)
         if step.blocked:
             cause = f"step {name} waits: the breaker of its service is open"
