@@ -24,7 +24,7 @@ from cli.screen import print_rich, table
 from domain.faults import NotFound, UsageError
 from runtime.settings import address
 from runtime.temporal import connect
-from store.admission import ALIVE
+from store.admission import GONE
 from store.schema import check_schema
 
 _SOME = Annotated[list[str] | None, typer.Argument(metavar="ID", callback=checked_ids, help="all tasks by default")]
@@ -95,7 +95,7 @@ async def _audit(
     detection = 2 * found.sweep_interval if detection_s is None else timedelta(seconds=detection_s)
     terms = Terms(detection_delay=detection, claim_delay=timedelta(seconds=claim_s))
     caps = Caps(in_flight=found.max_in_flight, pending=found.max_pending) if with_caps else None
-    async with open_loader(state, orders, terms, 3 * ALIVE) as loader:
+    async with open_loader(state, orders, terms, GONE) as loader:
         total = len(ids) if ids else await loader.count()
         findings = await audit_tasks(
             loader,

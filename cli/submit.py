@@ -25,7 +25,7 @@ from domain.text import clean
 from runtime.settings import Settings
 from runtime.temporal import connection
 from runtime.wiring import open_stores
-from store.admission import ALIVE
+from store.admission import GONE
 from store.reads import Reads
 from store.rows import Task
 
@@ -144,7 +144,7 @@ async def _note_unclaimed(reads: Reads, tasks: Sequence[Task]) -> None:
 
 async def _warn_of_no_worker(reads: Reads, tasks: Sequence[Task]) -> set[str]:
     """Say which definitions no live worker has; returns them."""
-    alive = {d.name for d, since in await reads.definitions() if since is not None and since < 3 * ALIVE}
+    alive = {d.name for d, since in await reads.definitions() if since is not None and since < GONE}
     dead = {t.definition for t in tasks if not t.state.is_settled} - alive
     for name in sorted(dead):
         count = sum(t.definition == name for t in tasks)

@@ -12,7 +12,7 @@ from operators.calls import has_unknown_outcome, is_past_pivot
 from operators.services import next_probe
 from operators.times import duration, instant
 from operators.undo_log import left_to_undo, skipped
-from store.admission import ALIVE
+from store.admission import GONE
 from store.reads import Reads, TaskPage
 from store.rows import ServiceRow, Task
 
@@ -67,7 +67,7 @@ def what_happens_next(page: TaskPage, *, has_live_worker: bool, sweep_interval: 
 
 async def _has_worker(reads: Reads, task: Task) -> bool:
     return any(
-        (row.name, row.version) == (task.definition, task.version) and since is not None and since < 3 * ALIVE
+        (row.name, row.version) == (task.definition, task.version) and since is not None and since < GONE
         for row, since in await reads.definitions()
     )
 

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from domain.definition import Registry
 from runtime.settings import Settings, address
-from store.admission import ALIVE, Admission, AdmissionCaps
+from store.admission import GONE, Admission, AdmissionCaps
 from store.breakers import BreakerTerms, CircuitBreakers
 from store.database import Database
 from store.orders import Orders
@@ -104,7 +104,7 @@ def sweep_settings(settings: Settings) -> SweepSettings:
         recovery_ramp_s=settings.recovery_ramp.total_seconds(),
         stuck_after_s=settings.stuck_after.total_seconds(),
         undo_stalled_after_s=settings.undo_stalled_after.total_seconds(),
-        worker_gone_s=3 * ALIVE.total_seconds(),
+        worker_gone_s=GONE.total_seconds(),
     )
 
 

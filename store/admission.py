@@ -14,7 +14,10 @@ from store.database import Database
 from store.queries import query
 
 ALIVE = timedelta(seconds=10)
-"""How often a worker shows its definitions; one that has not for three of these counts as gone."""
+"""How often a worker shows its definitions."""
+
+GONE = 3 * ALIVE
+"""A worker that has not shown itself for so long counts as gone."""
 
 _ADMISSION_LOCK = 7_233_002
 

@@ -18,7 +18,7 @@ from devstack.demo.services import Sabotage, SimulatorControl
 from devstack.demo.story import Kill
 from domain.messages import Json
 from domain.states import TaskState
-from store.admission import ALIVE
+from store.admission import GONE
 
 _MOST_AUDITS = 3
 
@@ -76,7 +76,7 @@ async def audited(state_url: str, orders_url: str, control: SimulatorControl) ->
 
     Once more if a task moved meanwhile, as the ledgers can't judge it then.
     """
-    async with open_loader(state_url, orders_url, Terms(), 3 * ALIVE) as loader:
+    async with open_loader(state_url, orders_url, Terms(), GONE) as loader:
         for _ in range(_MOST_AUDITS):
             asked_at = await loader.now()
             ledgers = Ledgers.of((await control.tally()).by_service, asked_at)

@@ -11,7 +11,7 @@ from domain.faults import Unreachable
 from operators.checks.finding import PATIENCE_S, UP, Check, not_given
 from operators.times import duration
 from runtime.settings import Settings
-from store.admission import ALIVE
+from store.admission import GONE
 from store.connection import is_shared, place_of
 from store.database import Database
 from store.reads import open_reads
@@ -102,4 +102,4 @@ async def check_supervision(settings: Settings) -> AsyncIterator[Check]:
 def _worker(what: str, place: str, since: timedelta | None) -> Check:
     if since is None:
         return Check(what, place, "none shows itself", _WORKER)
-    return Check(what, place, f"seen {duration(since)} ago", _WORKER if since > 3 * ALIVE else "")
+    return Check(what, place, f"seen {duration(since)} ago", _WORKER if since > GONE else "")
