@@ -1,8 +1,8 @@
 -- Claims what can be claimed, soonest first, of the definitions that the caller has loaded and in the wanted states, up
--- to its free slots: a row is claimed by one caller only, the epoch rises by one, and the claim itself has a deadline
---. Only the run that knows the claim's nonce can bind itself to it. Tasks whose next step needs a service whose
--- breaker is open are passed over, as is one whose events are ahead of it: it could not be written, nor anything
--- with it. With `task_ids`, none but those.
+-- to its free slots: a row is claimed by one caller only, the epoch rises by one, and the claim itself has a deadline.
+-- Only the run that knows the claim's nonce can bind itself to it. Tasks whose next step needs a service whose breaker
+-- is open are passed over, as is one whose events are ahead of it: it could not be written, nor anything with it. With
+-- `task_ids`, none but those.
 WITH free AS MATERIALIZED (
     SELECT greatest(0, %(slots)s - count(*))::int AS slots
     FROM task WHERE worker = %(worker)s AND locked_by IS NOT NULL AND NOT waiting
