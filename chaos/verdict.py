@@ -193,7 +193,6 @@ def missing(figures: Figures, guards: Guards) -> Iterator[str]:
         "write or call of an attempt that was overtaken was refused": figures.fenced
         + figures.runs.get("Superseded", 0),
         "original that came after its undo was refused": sum(figures.barred.values()),
-        "answer that came too late was kept": figures.events.get("late_answer", 0),
         "attempt of a killed or paused worker was taken over": figures.overtaken,
         "run ended as terminated": figures.runs.get("Terminated", 0),
         "run ended as cancelled": figures.runs.get("Canceled", 0),
@@ -202,6 +201,7 @@ def missing(figures: Figures, guards: Guards) -> Iterator[str]:
     }
     if guards.thorough:
         counts |= {
+            "answer that came too late was kept": figures.events.get("late_answer", 0),
             "call or answer of a killed or paused worker came too late": figures.zombies,
             "original was refused by the fence": figures.barred.get("stale_token", 0),
             "original was refused by a tombstone": figures.barred.get("undone", 0),
