@@ -1,6 +1,7 @@
-"""The task definitions. Every module of this package that holds a `Definition` is found by itself.
+"""The task definitions: the samples are in this package, and one's own in packages beside it.
 
-`SAS_DEFINITIONS` names further packages to search, separated by commas, for definitions kept elsewhere.
+Found are those of every module behind an entry point of the group `sas.definitions`, of the packages that
+`SAS_DEFINITIONS` names, separated by commas, and with `SAS_SAMPLES=1` of this package.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pydantic import BaseModel
 
 from activities.agents import catalogue
 from domain.definition import Definition, Registry, Step
-from domain.faults import DefinitionError
+from domain.faults import DefinitionError, UsageError
 from domain.packages import modules_of
 
 
@@ -22,16 +23,32 @@ def registry() -> Registry:
     """The definitions of this process, checked against the Agents that there are.
 
     Raises:
-        DefinitionError: A definition names an action that no Agent has, builds a request of another type, or does not
-            fit what the Agent says of its service.
-        UsageError: A package that `SAS_DEFINITIONS` or `SAS_AGENTS` names can't be loaded.
+        DefinitionError: A definition is there twice, names an action that no Agent has, builds a request of another
+            type, or does not fit what the Agent says of its service.
+        UsageError: None is found, or a package can't be loaded.
     """
-    modules = modules_of(__name__, "SAS_DEFINITIONS")
-    found = [d for m in modules for d in vars(m).values() if isinstance(d, Definition)]
-    problems = [problem for d in found for problem in _problems(d)]
+    places: dict[int, tuple[Definition, str]] = {}
+    for module in modules_of(__name__, "sas.definitions", "SAS_DEFINITIONS"):
+        for found in vars(module).values():
+            if isinstance(found, Definition):
+                places.setdefault(id(found), (found, module.__name__))
+    if not places:
+        raise UsageError(
+            "no definition is found: install a package with an entry point in the group sas.definitions, name a package"
+            " in SAS_DEFINITIONS, or set SAS_SAMPLES=1 for the samples"
+        )
+    problems = [*_twice(list(places.values())), *(p for d, _ in places.values() for p in _problems(d))]
     if problems:
         raise DefinitionError("; ".join(problems))
-    return Registry(found)
+    return Registry([d for d, _ in places.values()])
+
+
+def _twice(found: list[tuple[Definition, str]]) -> list[str]:
+    """What several modules define."""
+    modules: dict[str, list[str]] = {}
+    for definition, module in found:
+        modules.setdefault(f"{definition.name} v{definition.version}", []).append(module)
+    return [f"definition {name} is in {' and in '.join(m)}" for name, m in modules.items() if len(m) > 1]
 
 
 def _problems(definition: Definition) -> list[str]:
@@ -48,7 +65,7 @@ def _step_problems(step: Step) -> list[str]:
         wanted.append((step.undo.action, step.undo.request))
     for name, request in wanted:
         if name not in actions:
-            known = ", ".join(sorted(actions))
+            known = ", ".join(sorted(actions)) or "none"
             found.append(f"no Agent has an action {name!r} (there are: {known})")
         elif get_type_hints(request).get("return") is not actions[name].request:
             found.append(f"{name} takes {actions[name].request.__name__}, not what its request returns")

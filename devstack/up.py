@@ -27,6 +27,7 @@ from devstack.processes.records import EmbeddedServerError
 from devstack.stack.embedded import EmbeddedStack
 from devstack.stack.events import Died, Ready, Restarted, StackEvent, Starting, Stopped, Stopping
 from domain.faults import Unreachable
+from domain.packages import SAMPLES
 from runtime.settings import read_settings, unknown_settings
 
 Result = TypeVar("Result")
@@ -99,6 +100,7 @@ async def running_stack(stack: EmbeddedStack) -> AsyncIterator[asyncio.Event]:
         Conflict: The stack is up already.
         Unreachable: A part did not come up.
     """
+    os.environ.setdefault(SAMPLES, "1")  # the simulated services are theirs
     read_settings()
     for remark in unknown_settings():
         print_note(f"warning: {remark}")

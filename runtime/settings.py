@@ -17,6 +17,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError
 
 from domain.faults import Unreachable, UsageError
+from domain.packages import SAMPLES
 from domain.redaction import is_secret, know, secrets_in
 from runtime.setting_values import DatabaseAddress, FileInFolder, Folder, Level, WebAddress, between
 
@@ -26,7 +27,7 @@ LEAST_SECRET = 32
 _OWN = ("SAS_", "TEMPORAL_", "PG")
 """How variables begin that this process, or a library of it, reads."""
 
-_ELSEWHERE = ("SAS_AGENTS", "SAS_DEFINITIONS", "SAS_PARENT_PID")
+_ELSEWHERE = ("SAS_AGENTS", "SAS_DEFINITIONS", "SAS_PARENT_PID", SAMPLES)
 """Read by other modules."""
 
 

@@ -3,7 +3,12 @@
 It runs on real servers; nothing of the system imports it, and it imports neither `chaos` nor `tests`.
 """
 
+import os
 from pathlib import Path
+
+from domain.packages import SAMPLES
 
 ROOT = Path(__file__).parents[1]
 """Of the repository: processes are started from here."""
+
+os.environ.setdefault(SAMPLES, "1")  # what they try are the samples

@@ -10,6 +10,7 @@ from pydantic import SecretStr
 
 from devstack.processes.ports import LOOPBACK
 from devstack.stack.environment import SERVICES
+from domain.packages import SAMPLES
 from runtime.settings import Settings
 
 
@@ -37,7 +38,7 @@ def settings_at(ports: Mapping[str, int], given: Mapping[str, Any]) -> Settings:
 
 def environment(settings: Settings) -> dict[str, str]:
     """The environment that gives another process the same settings."""
-    found: dict[str, str] = {}
+    found = {SAMPLES: "1"}
     for name, value in settings.model_dump(mode="python").items():
         key = f"SAS_{name.upper()}"
         if value is None:

@@ -1,6 +1,7 @@
-"""The Agents: every module of this package holds the Agent of one remote service, and is found by itself.
+"""The Agents: the samples' are in this package, one module a remote service, and one's own in packages beside it.
 
-`SAS_AGENTS` names further packages to search, separated by commas, for Agents kept elsewhere.
+Found are those of every module behind an entry point of the group `sas.agents`, of the packages that `SAS_AGENTS`
+names, separated by commas, and with `SAS_SAMPLES=1` of this package.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import inspect
 from functools import cache
 
 from activities.agent import Action, Agent
+from domain.faults import DefinitionError
 from domain.packages import modules_of
 
 
@@ -17,14 +19,17 @@ def all_agents() -> tuple[type[Agent], ...]:
     """The Agent classes there are, by service name.
 
     Raises:
-        UsageError: A package that `SAS_AGENTS` names can't be loaded.
+        DefinitionError: Two are for the same service.
+        UsageError: A package can't be loaded.
     """
-    found = {
-        c.service: c
-        for m in modules_of(__name__, "SAS_AGENTS")
-        for c in vars(m).values()
-        if inspect.isclass(c) and issubclass(c, Agent) and c.__module__ == m.__name__
-    }
+    found: dict[str, type[Agent]] = {}
+    for module in modules_of(__name__, "sas.agents", "SAS_AGENTS"):
+        for agent in vars(module).values():
+            if inspect.isclass(agent) and issubclass(agent, Agent) and agent.__module__ == module.__name__:
+                other = found.setdefault(agent.service, agent)
+                if other is not agent:
+                    places = f"{other.__module__} and in {agent.__module__}"
+                    raise DefinitionError(f"the Agent of service {agent.service} is in {places}")
     return tuple(found[s] for s in sorted(found))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from domain.packages import SAMPLES
 from runtime.settings import Settings
 from runtime.shell import plain_environment
 
@@ -52,6 +53,7 @@ class Addresses:
         """The SAS_* and TEMPORAL_* variables that commands need."""
         return {
             "SAS_STATE_DIR": str(self.state_dir),
+            SAMPLES: os.environ.get(SAMPLES, ""),
             "SAS_DATABASE_URL": self.state_url,
             "SAS_ORDERS_URL": self.orders_url,
             _FOR_THE_SUPERVISOR: self.supervisor_url,
