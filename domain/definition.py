@@ -8,7 +8,6 @@ no code of a definition.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -16,21 +15,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from domain.definition_checks import problems_of
 from domain.faults import DefinitionError
-from domain.ids import NAME
 from domain.messages import Json
 
 Results = Mapping[str, Json]
 """Recorded results of the steps that are done, by step name."""
-
-UNDO_THRESHOLD = 5
-"""Failures of one undo in a row that are answered with another try."""
-
-MOST_STEPS = 100
-"""Bound on the steps of a definition: those side by side are pending at once, and every step is in the history."""
-
-INLINE_LIMIT = timedelta(seconds=5)
-"""An inline step holds its workflow task, and signals wait for it: so it must be short."""
 
 FollowUp = Literal["error", "undo"]
 
@@ -41,14 +31,14 @@ class Undo:
 
     Attributes:
         action: `service.method` of the Agent that undoes it.
-        request: Pure function of the record.
+        request: Pure function of the record; None where the keys of the original say all.
         calls: Allowance of one attempt. budget: calls in all, until an operator grants more.
         quarantine: For a service that keeps no tombstones, and only for such a one: undo begins once no call of the
             step can be on its way any more, and is done again this long afterwards, in case one was all the same.
     """
 
     action: str
-    request: Callable[[Any], BaseModel]
+    request: Callable[[Any], BaseModel] | None = None
     calls: int = 5
     budget: int = 30
     quarantine: timedelta | None = None
@@ -140,7 +130,7 @@ class Definition:
     data_class: str = "internal"
 
     def __post_init__(self) -> None:
-        problems = list(_problems(self))
+        problems = problems_of(self)
         if problems:
             raise DefinitionError(f"definition {self.name} v{self.version}: " + "; ".join(problems))
 
@@ -230,132 +220,6 @@ def _step_policies(definition: Definition, step: Step, position: int) -> Json:
         "queue": step.queue,
         "on_refused": definition.refused(step),
     }
-
-
-def _problems(definition: Definition) -> list[str]:
-    """What is wrong with a definition by itself, each naming the step and the value."""
-    names = [s.name for s in definition.steps]
-    found: list[str] = []
-    if not NAME.fullmatch(definition.name):
-        found.append(f"its name must match {NAME.pattern}")
-    if not names:
-        found.append("it has no steps")
-    if len(names) > MOST_STEPS:
-        found.append(
-            f"it has {len(names)} steps; {MOST_STEPS} are the most, as Temporal bounds what is pending at once"
-        )
-    found += [f"step name {n!r} is used twice" for n in sorted({n for n in names if names.count(n) > 1})]
-    found += [f"step name {n!r} must match {NAME.pattern}" for n in names if not NAME.fullmatch(n)]
-    if found:
-        return found
-    if not 1 <= definition.backoff.factor < math.inf:
-        found.append(f"the factor of its back-off must be a number from 1 on, not {definition.backoff.factor}")
-    found += [f"step {s.name}: {p}" for s in definition.steps for p in _step_problems(definition, s)]
-    return found or _graph_problems(definition)
-
-
-def _step_problems(definition: Definition, step: Step) -> list[str]:
-    found = [f"after unknown step {a!r}" for a in definition.after(step) if a not in _names(definition)]
-    if step.calls < 1 or (step.undo and step.undo.calls < 1):
-        found.append("its call allowance must be at least 1")
-    if step.calls > step.budget:
-        found.append(f"its allowance of {step.calls} calls exceeds its budget of {step.budget}")
-    if step.undo and step.undo.calls > step.undo.budget:
-        found.append(f"its undo allowance of {step.undo.calls} calls exceeds its budget of {step.undo.budget}")
-    found += _budget_problems(definition, step)
-    if step.within <= timedelta(0):
-        found.append(f"complete-within must be positive, not {step.within}")
-    if step.queue is None and step.within > INLINE_LIMIT:
-        found.append(f"an inline step may take {INLINE_LIMIT} at most, not {step.within}; give it a queue")
-    if step.queue is None and step.answers_later:
-        found.append("a step that answers later can't be inline; give it a queue")
-    if step.undo and (step.pivot or step.no_effect):
-        found.append("a pivot or a step without effect has no undo")
-    return found
-
-
-@dataclass(frozen=True)
-class WorstCase:
-    """What one step may cost at most: attempts that the Supervisor asks for, and calls that its service receives."""
-
-    attempts: int
-    calls: int
-    undo_attempts: int
-    undo_calls: int
-
-
-def worst_case(definition: Definition, step: Step) -> WorstCase:
-    """The product of all layers that repeat: Temporal and the HTTP client never do, an Agent does within its
-    allowance, and the Supervisor by the threshold and the extended waits, and once more for the attempt that is the
-    last straw. An undo with a quarantine is done twice, and its failures are counted from zero again.
-
-    In a graph come the calls of attempts that another step has failed, which are granted anew: at most an allowance for
-    each failure of a step beside it, whose number is bounded here as well."""
-    waits = definition.extended_wait.times if definition.extended_wait else 0
-    attempts = definition.threshold + waits + 1
-    undos = (2 if step.undo.quarantine else 1) if step.undo else 0
-    undo_attempts = undos * (UNDO_THRESHOLD + 1)
-    return WorstCase(
-        attempts=attempts,
-        calls=attempts * step.calls,
-        undo_attempts=undo_attempts,
-        undo_calls=undo_attempts * step.undo.calls if step.undo else 0,
-    )
-
-
-def _budget_problems(definition: Definition, step: Step) -> list[str]:
-    """Where the layers together would want more calls than the budgets hold, or undo has the smaller one."""
-    worst = worst_case(definition, step)
-    found = []
-    if worst.calls > step.budget:
-        found.append(
-            f"{worst.attempts} attempts of {step.calls} calls are {worst.calls} calls, over its budget of"
-            f" {step.budget}: lower calls, threshold or extended waits, or raise the budget"
-        )
-    if step.undo and worst.undo_calls > step.undo.budget:
-        found.append(
-            f"{worst.undo_attempts} undo attempts of {step.undo.calls} calls are {worst.undo_calls} calls, over its"
-            f" undo budget of {step.undo.budget}"
-        )
-    if step.undo and step.undo.budget <= step.budget:
-        found.append(f"its undo budget of {step.undo.budget} must be larger than its budget of {step.budget}")
-    return found
-
-
-def _graph_problems(definition: Definition) -> list[str]:
-    done: set[str] = set()
-    order: list[Step] = []
-    while len(order) < len(definition.steps):
-        ready = [s for s in definition.steps if s.name not in done and set(definition.after(s)) <= done]
-        if not ready:
-            stuck = sorted(_names(definition) - done)
-            return [f"steps {', '.join(stuck)} wait for one another in a circle"]
-        order += ready
-        done |= {s.name for s in ready}
-    before: dict[str, set[str]] = {}
-    for step in order:
-        direct = definition.after(step)
-        before[step.name] = {*direct, *(b for a in direct for b in before[a])}
-    pivots = {s.name for s in order if s.pivot}
-    return [
-        *(
-            f"step {s.name} has an effect but no undo, and is not behind a pivot"
-            for s in order
-            if not (s.undo or s.no_effect or s.pivot or before[s.name] & pivots)
-        ),
-        *(
-            f"step {s.name} is inline and step {other.name} has a queue, and both may run at once: what has a queue is"
-            " asked for when what is inline is over, with its time running; give both a queue, or neither"
-            for s in order
-            for other in order
-            if s.queue is None and other.queue is not None
-            if s is not other and s.name not in before[other.name] and other.name not in before[s.name]
-        ),
-    ]
-
-
-def _names(definition: Definition) -> set[str]:
-    return {s.name for s in definition.steps}
 
 
 class Registry:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from domain.definition import UNDO_THRESHOLD
 from domain.states import StepState, TaskState
+from domain.worst_case import UNDO_THRESHOLD
 from store.supervision import ExpiredStep, ExpiredTask, Recovery
 
 _UNKNOWN_POLICIES: dict[str, Any] = {

@@ -14,7 +14,7 @@ import pytest
 from activities.agents import all_agents, catalogue
 from activities.http import MOST_BYTES
 from definitions import registry
-from domain.definition import MOST_STEPS
+from domain.definition_checks import MOST_STEPS
 from domain.states import TaskState
 from domain.undo_requests import UndoRequest
 from runtime.roles import Role

@@ -6,7 +6,8 @@ from datetime import timedelta
 
 from pydantic import BaseModel
 
-from domain.definition import MOST_STEPS, Definition, Results, Step, Undo
+from domain.definition import Definition, Results, Step, Undo
+from domain.definition_checks import MOST_STEPS
 from tests.failures.large.archive import Page, Removal
 
 
