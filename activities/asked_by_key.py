@@ -7,7 +7,8 @@ from urllib.parse import quote
 
 from pydantic import BaseModel
 
-from activities.agent import Agent, Call, Found
+from activities.agent import Agent, Found
+from activities.call import Call
 from domain.messages import Json
 
 _STATES: dict[str, Literal["done", "refused", "undone"]] = {

@@ -1,27 +1,27 @@
 """The Scheduler's bookkeeping: activities that write boundaries, and that call an inline step's Agent between them.
 
 They run as local activities. All are safe to repeat: a second run finds the recorded result, or that the task is no
-longer its own. A boundary write is repeated by itself, never by repeating the call before it.
+longer its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import Literal, TypeVar, assert_never
+from typing import TypeVar
 
 from temporalio import activity
 from temporalio.common import RawValue
 
-from activities.agent import Agents, AnswersLater
+from activities.agent import AnswersLater
+from activities.boundaries import Boundaries
+from activities.call_loop import Agents
 from activities.clock import uptime
-from activities.reservations import Reservation, Reservations
+from activities.reservations import Reservations
 from activities.signal_senders import sender_of
 from domain.attempts import (
-    AttemptEnd,
     AttemptRef,
     BeginStep,
     Results,
@@ -30,26 +30,18 @@ from domain.attempts import (
     StepWork,
     WriteResult,
 )
-from domain.faults import DEFINITION_ERROR, KEY_FORGOTTEN, Unreachable
 from domain.ids import actor, attempt_id
-from domain.messages import Completed, GaveUp, Outcome, Overtaken, Refused, StoodDown, TimedOut
+from domain.messages import GaveUp
 from domain.undo_requests import UndoRequest, UndoVerdict
 from store.breakers import CircuitBreakers
 from store.claims import Hold
 from store.inbox import InboxStore
 from store.state_store import StateStore
 
-_TAIL_S, _BREAKER_S = 2.0, 7.0
-"""What is written behind a boundary must not use up the time of the activity. A breaker that closes lets all tasks go
-that wait for it, in one transaction."""
-
 _SMALL = 16_384
 """A longer result is not part of what an inline step returns, as many may return at once: the run fetches it."""
 
 Given = TypeVar("Given", StepWork, StepOutcome)
-
-_CAME_LATE = frozenset({AttemptEnd.DEADLINE_PASSED, AttemptEnd.SUPERSEDED, AttemptEnd.UNDO_REQUESTED})
-"""How a boundary ends whose answer came too late to count."""
 
 
 class Bookkeeping:
@@ -63,8 +55,8 @@ class Bookkeeping:
         reservations: Reservations,
         agents: Agents,
     ) -> None:
-        self._store, self._inbox, self._breakers = store, inbox, breakers
-        self._reservations, self._agents = reservations, agents
+        self._store, self._inbox, self._reservations, self._agents = store, inbox, reservations, agents
+        self._boundaries = Boundaries(store, breakers, reservations)
         self._living: dict[tuple[str, str, str, bool], asyncio.Future[WriteResult]] = {}
 
     @activity.defn(dynamic=True)
@@ -116,7 +108,7 @@ class Bookkeeping:
     async def _call(self, hold: Hold, work: StepWork) -> WriteResult:
         reservation = self._reservations.take(hold.run_id, work.step, work.undo)
         if reservation is None:
-            report, reservation = await self._reserve(hold, work, work.begin)
+            report, reservation = await self._boundaries.reserve(hold, work, work.begin)
             if reservation is None:
                 return report
         request = work.request.granted(reservation.grant, hold.run_id)
@@ -124,18 +116,18 @@ class Bookkeeping:
             outcome = await self._agents.carry_out(request, reservation.deadline)
         except AnswersLater:
             outcome = GaveUp(cause=f"the service answers later, for which step {work.step} does not wait")
-        return await self._write(hold, work.came_to(outcome))
+        return await self._boundaries.write(hold, work.came_to(outcome))
 
     async def _begin(self, hold: Hold, work: StepWork) -> WriteResult:
         if self._reservations.peek(hold.run_id, work.step, work.undo) is not None:
             return WriteResult()
-        report = await self._advance(hold, work, work.begin)
+        report = await self._boundaries.advance(hold, work, work.begin)
         if report.grant is None or work.undo:
             return report
         return report.model_copy(update={"answer": (await self.find_answer(work)).answer})
 
     async def _write_queued(self, hold: Hold, outcome: StepOutcome) -> WriteResult:
-        return _without_result(await self._write(hold, outcome))  # the run has it from the Agent
+        return _without_result(await self._boundaries.write(hold, outcome))  # the run has it from the Agent
 
     @activity.defn
     async def find_answer(self, work: StepWork) -> WriteResult:
@@ -163,83 +155,6 @@ class Bookkeeping:
             request = request.model_copy(update={"requester": by, "sender": sender})
         return await self._store.requests.undo(request)
 
-    async def _advance(
-        self, hold: Hold, given: StepWork | StepOutcome, begin: BeginStep | None, done: Completed | None = None
-    ) -> WriteResult:
-        """Write a boundary, and keep what it grants for the call to come."""
-        report, reservation = await self._reserve(hold, given, begin, done)
-        if begin is not None and reservation is not None:
-            self._reservations.put(hold.run_id, begin.step, given.undo, reservation)
-        return report
-
-    async def _reserve(
-        self, hold: Hold, given: StepWork | StepOutcome, begin: BeginStep | None, done: Completed | None = None
-    ) -> tuple[WriteResult, Reservation | None]:
-        """Write a boundary. The time that the store took to answer is gone from what it grants."""
-        name, calls = (given.step, done.calls) if done else (None, None)
-        sent_at = uptime()
-        if given.undo:
-            report = await self._store.undo.advance(hold, done=name, calls=calls, begin=begin)
-        else:
-            result = done.result if done else None
-            report = await self._store.forward.advance(hold, done=name, result=result, calls=calls, begin=begin)
-        granted = report.grant if begin is not None else None
-        return report, Reservation(granted, sent_at + granted.within_s) if granted else None
-
-    async def _write(self, hold: Hold, written: StepOutcome) -> WriteResult:
-        """Write what came of a call; then, best effort, keep it if it came too late, and tell the service's breaker."""
-        outcome = written.outcome
-        report = await self._boundary(hold, written)
-        if report.end in _CAME_LATE and _is_answer(outcome):
-            async with _best_effort(_TAIL_S):
-                answer = outcome.model_dump(mode="json")
-                await self._store.steps.note_late(hold.task_id, written.step, answer, actor=hold.locked_by)
-        if written.service is not None:
-            async with _best_effort(_BREAKER_S):
-                await self._tell_breaker(written.service, hold, written.step, outcome)
-        return report
-
-    async def _tell_breaker(self, service: str, hold: Hold, step: str, outcome: Outcome) -> None:
-        if _is_answer(outcome):
-            await self._breakers.answered(service, hold.task_id)
-        elif cause := _failure(outcome):
-            await self._breakers.failed(service, hold.task_id, cause, report=f"{hold.locked_by}:{step}")
-
-    async def _boundary(self, hold: Hold, written: StepOutcome) -> WriteResult:
-        """One guarded statement, whatever came of the call."""
-        match outcome := written.outcome:
-            case Completed():
-                self._reservations.take(hold.run_id, written.step, written.undo)
-                return await self._advance(hold, written, written.then, done=outcome)
-            case Refused():
-                return await self._refuse(hold, written, outcome)
-            case GaveUp():
-                return await self._store.steps.give_up(
-                    hold,
-                    written.step,
-                    outcome.cause,
-                    unknown=outcome.unknown,
-                    sent=outcome.sent,
-                    pause_s=outcome.retry_after_s,
-                )
-            case TimedOut():
-                return WriteResult(end=AttemptEnd.DEADLINE_PASSED, cause=outcome.cause)
-            case Overtaken():
-                return WriteResult(end=AttemptEnd.SUPERSEDED, cause=outcome.cause)
-            case StoodDown():
-                delay = timedelta(seconds=outcome.retry_after_s)
-                return await self._store.steps.release(
-                    hold, outcome.cause, step=written.step, sent=outcome.sent, delay=delay, lacking=outcome.lacking
-                )
-        assert_never(outcome)
-
-    async def _refuse(self, hold: Hold, written: StepOutcome, outcome: Refused) -> WriteResult:
-        error = {"step": written.step, "code": outcome.code, "message": outcome.message}
-        if written.undo:
-            return await self._store.undo.fail(hold, written.step, error)
-        then: Literal["undo", "error"] = "error" if outcome.code == KEY_FORGOTTEN else written.on_refused
-        return await self._store.forward.fail(hold, written.step, error, unknown=outcome.unknown_before, then=then)
-
     def _with_grant(
         self, hold: Hold, begun: BeginStep | None, began: float, undo: bool, report: WriteResult
     ) -> WriteResult:
@@ -249,30 +164,6 @@ class Bookkeeping:
         held = self._reservations.peek(hold.run_id, begun.step, undo)
         gone = report.grant and report.grant.model_copy(update={"within_s": 0.0})  # so late that it was forgotten
         return report.model_copy(update={"grant": held.as_grant(began) if held else gone})
-
-
-@asynccontextmanager
-async def _best_effort(within_s: float) -> AsyncIterator[None]:
-    """What is done here may fail for want of the store or of time."""
-    with suppress(Unreachable, TimeoutError):
-        async with asyncio.timeout(within_s):
-            yield
-
-
-def _failure(outcome: Outcome) -> str:
-    """What its breaker counts: why a service gave no answer; empty if it was not called."""
-    match outcome:
-        case GaveUp() | TimedOut(called=True) | StoodDown(unreachable=True):
-            return outcome.cause
-        case _:
-            return ""
-
-
-def _is_answer(outcome: Outcome) -> bool:
-    """Whether the service itself said it; a refusal by its fence is an answer too."""
-    if isinstance(outcome, Refused):
-        return outcome.code not in (KEY_FORGOTTEN, DEFINITION_ERROR)  # which is not the service's word
-    return isinstance(outcome, Completed) or (isinstance(outcome, Overtaken) and outcome.answered)
 
 
 def _without_result(report: WriteResult) -> WriteResult:

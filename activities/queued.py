@@ -15,7 +15,8 @@ from temporalio import activity
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from activities.agent import Agents, AnswersLater
+from activities.agent import AnswersLater
+from activities.call_loop import Agents
 from activities.clock import uptime
 from activities.stalls import StallDetector
 from domain.messages import AgentRequest, Completed, Json, Outcome, OutcomeBox, Overtaken, StoodDown

@@ -94,7 +94,7 @@ class EventView(Frozen):
 
 
 class LaterAnswer(Frozen):
-    """A row of `inbox`. `kind`: completed or refused."""
+    """A row of `inbox`. `kind`: completed or failed."""
 
     key: str
     kind: str

@@ -28,7 +28,7 @@ from typing import Any
 import httpx
 from temporalio.service import _BridgeServiceClient  # the one place that all RPCs of a client pass
 
-from activities.agent import Agents
+from activities.call_loop import Agents
 from domain.messages import AgentRequest
 from store import database
 

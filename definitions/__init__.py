@@ -60,15 +60,16 @@ def _problems(definition: Definition) -> list[str]:
 def _step_problems(step: Step) -> list[str]:
     actions = catalogue()
     found = []
-    wanted: list[tuple[str, Callable[..., BaseModel]]] = [(step.action, step.request)]
+    wanted: list[tuple[str, Callable[..., BaseModel] | None]] = [(step.action, step.request)]
     if step.undo:
         wanted.append((step.undo.action, step.undo.request))
     for name, request in wanted:
         if name not in actions:
             known = ", ".join(sorted(actions)) or "none"
             found.append(f"no Agent has an action {name!r} (there are: {known})")
-        elif get_type_hints(request).get("return") is not actions[name].request:
-            found.append(f"{name} takes {actions[name].request.__name__}, not what its request returns")
+        elif (taken := actions[name].request) is not (get_type_hints(request).get("return") if request else None):
+            what = taken.__name__ if taken else "nothing"
+            found.append(f"{name} takes {what}, not what its request returns")
     if step.action in actions and actions[step.action].can_ask and step.calls < 2:
         found.append(
             f"service {actions[step.action].service} is asked by key, and a question is a call:"

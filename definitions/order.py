@@ -59,11 +59,6 @@ def reserve(order: Order, _: Results) -> stock.Reserve:
     return stock.Reserve(sku_lines=[stock.SkuLine(sku=x.sku, quantity=x.quantity) for x in order.lines])
 
 
-def unreserve(_: Order) -> stock.CancelReservation:
-    """The keys say what."""
-    return stock.CancelReservation()
-
-
 def charge(order: Order, _: Results) -> payments.Charge:
     """The whole sum."""
     return payments.Charge(amount_minor=order.total_minor, currency=order.currency, card_token=order.card_token)
@@ -79,11 +74,6 @@ def book(order: Order, _: Results) -> shipping.Book:
     pieces = sum(line.quantity for line in order.lines)
     address = shipping.ShippingAddress(**order.address.model_dump())
     return shipping.Book(address=address, parcels=-(-pieces // 20))
-
-
-def cancel_shipment(_: Order) -> shipping.CancelShipment:
-    """The keys say what."""
-    return shipping.CancelShipment()
 
 
 def confirm(order: Order, results: Results) -> mail.Message:
@@ -106,7 +96,7 @@ ORDER = Definition(
             name="stock",
             action="stock.reserve",
             request=reserve,
-            undo=Undo("stock.cancel", unreserve),
+            undo=Undo("stock.cancel"),
             within=timedelta(seconds=5),
         ),
         Step(
@@ -121,7 +111,7 @@ ORDER = Definition(
             name="ship",
             action="shipping.book",
             request=book,
-            undo=Undo("shipping.cancel", cancel_shipment),
+            undo=Undo("shipping.cancel"),
             queue="shipping",
             within=timedelta(seconds=10),
             on_refused="error",

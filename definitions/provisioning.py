@@ -46,11 +46,6 @@ def register(machine: Machine, results: Results) -> cloud.RegisterName:
     return cloud.RegisterName(name=machine.name, address_id=results["address"]["address_id"])
 
 
-def give_back(_: Machine) -> cloud.Release:
-    """The keys say what."""
-    return cloud.Release()
-
-
 PROVISIONING = Definition(
     name="provisioning",
     version=1,
@@ -63,7 +58,7 @@ PROVISIONING = Definition(
             name="address",
             action="cloud.allocate_address",
             request=address,
-            undo=Undo("cloud.release_address", give_back),
+            undo=Undo("cloud.release_address"),
             within=timedelta(seconds=5),
             after=(),
         ),
@@ -71,7 +66,7 @@ PROVISIONING = Definition(
             name="disk",
             action="cloud.create_disk",
             request=disk,
-            undo=Undo("cloud.delete_disk", give_back),
+            undo=Undo("cloud.delete_disk"),
             within=timedelta(seconds=5),
             after=(),
         ),
@@ -79,7 +74,7 @@ PROVISIONING = Definition(
             name="machine",
             action="cloud.create_machine",
             request=create,
-            undo=Undo("cloud.delete_machine", give_back),
+            undo=Undo("cloud.delete_machine"),
             queue="cloud",
             answers_later=True,
             within=timedelta(seconds=30),

@@ -71,7 +71,7 @@ def is_json(text: str | bytes) -> bool:
 
 
 @dataclass(frozen=True)
-class _Refused:
+class _Unfit:
     """Stands where something stood that is not taken."""
 
     problem: str
@@ -80,25 +80,25 @@ class _Refused:
 _TOO_DEEP = f"nested deeper than {MOST_DEPTH} levels"
 
 
-def _integer(digits: str) -> int | _Refused:
+def _integer(digits: str) -> int | _Unfit:
     if len(digits) <= 20 and int(digits) in _INTEGERS:
         return int(digits)
-    return _Refused(f"an integer of more than 64 bits, {_short(digits)}")
+    return _Unfit(f"an integer of more than 64 bits, {_short(digits)}")
 
 
-def _number(digits: str) -> float | _Refused:
+def _number(digits: str) -> float | _Unfit:
     value = float(digits)
-    return value if math.isfinite(value) else _Refused(f"a number too large to be kept, {_short(digits)}")
+    return value if math.isfinite(value) else _Unfit(f"a number too large to be kept, {_short(digits)}")
 
 
-def _constant(name: str) -> _Refused:
-    return _Refused(f"{name} is no number of JSON")
+def _constant(name: str) -> _Unfit:
+    return _Unfit(f"{name} is no number of JSON")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
-        found[key] = _Refused("given twice") if key in found else value
+        found[key] = _Unfit("given twice") if key in found else value
     return found
 
 
@@ -114,7 +114,7 @@ _DECODER = json.JSONDecoder(
 def _problems(value: Any, where: str, depth: int) -> Iterator[tuple[str, str]]:
     """Each place with something that is not taken, and what it is."""
     match value:
-        case _Refused(problem):
+        case _Unfit(problem):
             yield where, problem
         case str() if not _is_storable(value):
             yield where, "a text with NUL or half a surrogate pair, which can't be stored"

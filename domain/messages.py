@@ -80,14 +80,14 @@ class Completed(Message):
     calls: int | None
 
 
-class Refused(Message):
+class Failed(Message):
     """A permanent fault: the service will never do it.
 
     `unknown_before`: a call of this attempt or an earlier one may have been done all the same; None: as is on record,
     where this attempt sent none.
     """
 
-    kind: Literal["refused"] = "refused"
+    kind: Literal["failed"] = "failed"
     code: str
     message: str
     unknown_before: bool | None
@@ -151,7 +151,7 @@ class StoodDown(Message):
         return cls(cause=f"{part}: {of}", sent=0, retry_after_s=pause_s, lacking=lacking, unreachable=unreachable)
 
 
-Outcome = Annotated[Completed | Refused | GaveUp | TimedOut | Overtaken | StoodDown, Field(discriminator="kind")]
+Outcome = Annotated[Completed | Failed | GaveUp | TimedOut | Overtaken | StoodDown, Field(discriminator="kind")]
 
 
 class OutcomeBox(Message):

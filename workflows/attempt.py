@@ -20,7 +20,7 @@ from domain.attempts import Results as RecordedResults
 from domain.definition import Definition, Step
 from domain.error_words import describe_error
 from domain.faults import DEFINITION_ERROR
-from domain.messages import Completed, Grant, Json, Outcome, Refused
+from domain.messages import Completed, Failed, Grant, Json, Outcome
 from domain.states import StepState
 from workflows.options import LOCAL, inbox_pauses
 from workflows.queued_call import call_agent
@@ -146,7 +146,7 @@ class Attempt:
         outcome = StepOutcome(
             **dict(self._interpreter.attempt),
             step=step,
-            outcome=Refused(code=DEFINITION_ERROR, message=cause, unknown_before=None),
+            outcome=Failed(code=DEFINITION_ERROR, message=cause, unknown_before=None),
             on_refused=self._definition.refused(known) if known else self._definition.on_refused,
         )
         raise Ended(await self.writes.write("write_outcome", outcome))

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from activities.agents import catalogue
 from domain.attempts import AttemptRef, BeginStep, RunInput, StepWork, UndoCall, UndoView
-from domain.definition import Definition, Step
+from domain.definition import Definition, Step, Undo
 from domain.ids import idempotency_keys
 from domain.messages import Json, StepRequest
 from domain.text import clean_json
@@ -60,11 +60,12 @@ class StepInterpreter:
             raise LookupError(f"the task and its definition differ in step {', '.join(sorted(changed))}")
 
     def _begin(self, step: Step) -> BeginStep:
-        undo = None
-        if step.undo:
-            undo = UndoCall(action=step.undo.action, body=_body(step.undo.action, step.undo.request(self._record)))
+        undo = self._undo_call(step.undo) if step.undo else None
         within_s = step.within.total_seconds()
         return BeginStep(step=step.name, within_s=within_s, calls=step.calls, queued=step.queue is not None, undo=undo)
+
+    def _undo_call(self, undo: Undo) -> UndoCall:
+        return UndoCall(action=undo.action, body=_body(undo.action, undo.request(self._record)) if undo.request else {})
 
     def _try_begin(self, step: Step) -> BeginStep | None:
         """Terms of the step behind this one; None if its definition fails, which is a fault when its turn comes."""
@@ -100,5 +101,6 @@ def _body(action: str, made: BaseModel) -> Json:
         raise ValueError(f"the request has {size} bytes; {MOST_REQUEST_BYTES} are the most")
     if clean_json(body) != body:
         raise ValueError("the request holds a NUL, or half a surrogate pair")
-    catalogue()[action].request.model_validate(body)
+    if (model := catalogue()[action].request) is not None:
+        model.model_validate(body)
     return body

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-from activities.agent import AnswersLater, Call, action
+from activities.agent import AnswersLater, action
 from activities.asked_by_key import AskedByKey
+from activities.call import Call
 
 
 class AllocateAddress(BaseModel):
@@ -69,10 +70,6 @@ class Name(BaseModel):
     record_id: str
 
 
-class Release(BaseModel):
-    """Give back whatever the original made; its keys say which."""
-
-
 class Cloud(AskedByKey):
     """A cloud provider."""
 
@@ -85,9 +82,9 @@ class Cloud(AskedByKey):
         return Address.model_validate(body)
 
     @action
-    async def release_address(self, call: Call, request: Release) -> None:
+    async def release_address(self, call: Call) -> None:
         """Give the address back."""
-        await call.undo("/addresses/undo", request)
+        await call.undo("/addresses/undo")
 
     @action
     async def create_disk(self, call: Call, request: CreateDisk) -> Disk:
@@ -96,9 +93,9 @@ class Cloud(AskedByKey):
         return Disk.model_validate(body)
 
     @action
-    async def delete_disk(self, call: Call, request: Release) -> None:
+    async def delete_disk(self, call: Call) -> None:
         """Delete the disk."""
-        await call.undo("/disks/undo", request)
+        await call.undo("/disks/undo")
 
     @action
     async def create_machine(self, call: Call, request: CreateMachine) -> Machine:
@@ -110,9 +107,9 @@ class Cloud(AskedByKey):
         return Machine.model_validate(body)
 
     @action
-    async def delete_machine(self, call: Call, request: Release) -> None:
+    async def delete_machine(self, call: Call) -> None:
         """Delete the machine, or stop its creation."""
-        await call.undo("/machines/undo", request)
+        await call.undo("/machines/undo")
 
     @action
     async def register_name(self, call: Call, request: RegisterName) -> Name:

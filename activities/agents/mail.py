@@ -6,8 +6,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from activities.agent import Call, action
+from activities.agent import action
 from activities.asked_by_key import AskedByKey
+from activities.call import Call
 
 
 class Message(BaseModel):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
-from activities.agent import Call, action
+from activities.agent import action
 from activities.asked_by_key import AskedByKey
+from activities.call import Call
 
 
 class Charge(BaseModel):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-from activities.agent import Call, action
+from activities.agent import action
 from activities.asked_by_key import AskedByKey
+from activities.call import Call
 
 
 class ShippingAddress(BaseModel):
@@ -32,10 +33,6 @@ class Booked(BaseModel):
     tracking: str
 
 
-class CancelShipment(BaseModel):
-    """Cancel whatever the original booked; its keys say which."""
-
-
 class Shipping(AskedByKey):
     """Shipments."""
 
@@ -48,6 +45,6 @@ class Shipping(AskedByKey):
         return Booked.model_validate(body)
 
     @action
-    async def cancel(self, call: Call, request: CancelShipment) -> None:
+    async def cancel(self, call: Call) -> None:
         """Cancel the shipment."""
-        await call.undo("/shipments/cancel", request)
+        await call.undo("/shipments/cancel")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-from activities.agent import Call, action
+from activities.agent import action
 from activities.asked_by_key import AskedByKey
+from activities.call import Call
 
 
 class SkuLine(BaseModel):
@@ -27,10 +28,6 @@ class Reserved(BaseModel):
     reservation_id: str
 
 
-class CancelReservation(BaseModel):
-    """Give back whatever the original reserved; its keys say which."""
-
-
 class Stock(AskedByKey):
     """Stock reservations."""
 
@@ -43,6 +40,6 @@ class Stock(AskedByKey):
         return Reserved.model_validate(body)
 
     @action
-    async def cancel(self, call: Call, request: CancelReservation) -> None:
+    async def cancel(self, call: Call) -> None:
         """Give the reservation back; nothing to give back leaves a tombstone."""
-        await call.undo("/reservations/undo", request)
+        await call.undo("/reservations/undo")

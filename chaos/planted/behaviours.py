@@ -13,10 +13,10 @@ from uuid import uuid4
 
 import httpx
 
-from activities.agent import Call
+from activities.call import Call
 from activities.clock import uptime
 from definitions import registry
-from domain.attempts import BeginStep, StepWork, WriteResult
+from domain.attempts import StepWork, WriteResult
 from domain.definition import Definition
 from domain.messages import AgentRequest, Completed, GaveUp, Grant, Json, Outcome
 from runtime.starts import Started
@@ -61,15 +61,13 @@ def asking_without_a_reservation(real: Any) -> Any:
 
 
 def calling_before_it_is_begun(real: Any) -> Any:
-    async def _advance(
-        self: Any, hold: Hold, given: StepWork, begin: BeginStep | None, done: Completed | None = None
-    ) -> WriteResult:
-        if begin is not None and done is None and not given.undo:
-            grant = Grant(calls=1, within_s=begin.within_s)
-            await self._agents.carry_out(given.request.granted(grant, hold.run_id), uptime() + begin.within_s)
-        return await real(self, hold, given, begin, done)  # type: ignore[no-any-return]
+    async def _call(self: Any, hold: Hold, work: StepWork) -> WriteResult:
+        if not work.undo and self._reservations.peek(hold.run_id, work.step, False) is None:
+            grant = Grant(calls=1, within_s=work.begin.within_s)
+            await self._agents.carry_out(work.request.granted(grant, hold.run_id), uptime() + work.begin.within_s)
+        return await real(self, hold, work)  # type: ignore[no-any-return]
 
-    return _advance
+    return _call
 
 
 def swallowing_requests(_: Any) -> Any:
@@ -108,12 +106,12 @@ def taking_silence_for_success(real: Any) -> Any:
 
 
 def swallowing_refused_undo(real: Any) -> Any:
-    async def _refuse(self: Any, hold: Any, written: Any, outcome: Any) -> Any:
+    async def _fail(self: Any, hold: Any, written: Any, outcome: Any) -> Any:
         if written.undo:
-            return await self._advance(hold, written, written.then, Completed(result={}, calls=None))
+            return await self.advance(hold, written, written.then, Completed(result={}, calls=None))
         return await real(self, hold, written, outcome)
 
-    return _refuse
+    return _fail
 
 
 def beginning_side_by_side(real: Any) -> Any:

@@ -6,8 +6,10 @@ import os
 from dataclasses import dataclass
 
 from activities import queued
-from activities.agent import Agents, Call
 from activities.bookkeeping import Bookkeeping
+from activities.boundaries import Boundaries
+from activities.call import Call
+from activities.call_loop import Agents
 from chaos.planted import behaviours as b
 from chaos.planted.patches import Behaviour, Patch, Statement, put_in
 from runtime.starts import RunStarter
@@ -114,7 +116,7 @@ BUGS = (
     Bug(
         "called_before_it_is_begun",
         "an inline step is called first, and its beginning written behind that",
-        (Behaviour(Bookkeeping, "_reserve", b.calling_before_it_is_begun),),
+        (Behaviour(Bookkeeping, "_call", b.calling_before_it_is_begun),),
         ("order whose reply is lost",),
         ("calls_are_made_in_their_time",),
     ),
@@ -319,7 +321,7 @@ BUGS = (
     Bug(
         "swallow_compensation_failure",
         "an undo that was refused is logged, and passed over",
-        (Behaviour(Bookkeeping, "_refuse", b.swallowing_refused_undo),),
+        (Behaviour(Boundaries, "_fail", b.swallowing_refused_undo),),
         ("undo refused for good",),
         ("compensated_has_no_effect", "money_adds_up"),
     ),

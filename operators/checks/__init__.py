@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
-from activities.agent import setting_of
+from activities.call_loop import setting_of
 from definitions import registry
 from operators.checks.finding import PATIENCE_S, Check, not_given
 from operators.checks.stores import check_database, check_supervision, check_supervisor_role

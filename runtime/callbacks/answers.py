@@ -23,7 +23,7 @@ from domain.definition import Registry
 from domain.faults import Unreachable
 from domain.ids import TASK_ID, idempotency_key
 from domain.json_text import BadJson, dumped, is_json, read_json
-from domain.messages import Completed, GaveUp, Json, Outcome, OutcomeBox, Refused
+from domain.messages import Completed, Failed, GaveUp, Json, Outcome, OutcomeBox
 from domain.redaction import redact
 from domain.states import StepState, TaskState
 from runtime.callbacks.addresses import CallbackAddresses
@@ -131,7 +131,7 @@ class Callbacks:
 
     def _outcome(self, action: str, answer: PostedAnswer) -> Outcome:
         if answer.status == "failed":
-            return Refused(code=answer.code, message=answer.message, unknown_before=False)
+            return Failed(code=answer.code, message=answer.message, unknown_before=False)
         model = self._actions[action].result
         try:
             result = dumped(model.model_validate(answer.result)) if model else {}

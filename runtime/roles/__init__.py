@@ -12,8 +12,8 @@ import structlog
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-from activities.agent import Agents
 from activities.agents import all_agents
+from activities.call_loop import Agents
 from activities.draining import Draining
 from activities.http import new_client
 from activities.stalls import StallDetector

@@ -5,7 +5,7 @@ from __future__ import annotations
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-from activities.agent import Agents
+from activities.call_loop import Agents
 from activities.queued import agent_activity
 from activities.stalls import StallDetector
 from definitions import registry

@@ -12,7 +12,7 @@ import structlog
 import uvicorn
 from temporalio.client import Client
 
-from activities.agent import Agents
+from activities.call_loop import Agents
 from activities.draining import Draining
 from activities.http import new_client
 from definitions import registry

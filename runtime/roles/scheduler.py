@@ -13,13 +13,14 @@ import structlog
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-from activities.agent import Agents
 from activities.bookkeeping import Bookkeeping
+from activities.call_loop import Agents
 from activities.draining import Draining
 from activities.reservations import Reservations
-from domain.definition import Registry, worst_case
+from domain.definition import Registry
 from domain.faults import DefinitionError, Unreachable
 from domain.ids import TASK_QUEUE
+from domain.worst_case import worst_case
 from runtime.background import in_background, repeat
 from runtime.dispatcher import Dispatcher
 from runtime.roles.workers import at_work, check_addresses

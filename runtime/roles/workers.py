@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from temporalio.worker import Worker
 
-from activities.agent import Agents
+from activities.call_loop import Agents
 from activities.draining import Draining
 from domain.faults import UsageError
 

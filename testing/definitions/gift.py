@@ -24,11 +24,6 @@ def reserve(gift: Gift, _: Results) -> stock.Reserve:
     return stock.Reserve(sku_lines=[stock.SkuLine(sku=gift.sku, quantity=1)])
 
 
-def give_back(_: Gift) -> stock.CancelReservation:
-    """The keys say what."""
-    return stock.CancelReservation()
-
-
 def tell(gift: Gift, results: Results) -> mail.Message:
     """The message, with the reservation."""
     return mail.Message(to=gift.to, template="gift", data=results["reserve"])
@@ -47,7 +42,7 @@ GIFT = Definition(
             name="reserve",
             action="stock.reserve",
             request=reserve,
-            undo=Undo("stock.cancel", give_back),
+            undo=Undo("stock.cancel"),
             within=timedelta(seconds=3),
             calls=2,
             budget=20,

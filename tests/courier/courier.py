@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from activities.agent import Agent, Call, action
-from activities.agents.shipping import Book, Booked, CancelShipment
+from activities.agent import Agent, action
+from activities.agents.shipping import Book, Booked
+from activities.call import Call
 
 
 class Courier(Agent):
@@ -19,6 +20,6 @@ class Courier(Agent):
         return Booked.model_validate(body)
 
     @action
-    async def cancel(self, call: Call, request: CancelShipment) -> None:
+    async def cancel(self, call: Call) -> None:
         """Cancel it; a late order that comes after this is taken all the same."""
-        await call.undo("/shipments/cancel", request)
+        await call.undo("/shipments/cancel")

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from pydantic import BaseModel
 
-from activities.agents.shipping import Book, CancelShipment, ShippingAddress
+from activities.agents.shipping import Book, ShippingAddress
 from domain.definition import Definition, Results, Step, Undo
 
 QUARANTINE = timedelta(seconds=2)
@@ -23,11 +23,6 @@ def collect(parcel: Parcel, _: Results) -> Book:
     return Book(address=parcel.to, parcels=1)
 
 
-def cancel(_: Parcel) -> CancelShipment:
-    """The keys say what."""
-    return CancelShipment()
-
-
 PARCEL = Definition(
     name="parcel",
     version=1,
@@ -37,7 +32,7 @@ PARCEL = Definition(
             name="collect",
             action="courier.collect",
             request=collect,
-            undo=Undo("courier.cancel", cancel, budget=60, quarantine=QUARANTINE),
+            undo=Undo("courier.cancel", budget=60, quarantine=QUARANTINE),
             within=timedelta(seconds=1),
         ),
     ),

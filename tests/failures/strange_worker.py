@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 
 import runtime.roles
-from activities.agent import Agents
+from activities.call_loop import Agents
 from chaos import worker
 from runtime.settings import Settings
 from store.supervision import Supervision

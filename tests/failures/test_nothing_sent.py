@@ -11,8 +11,8 @@ import pytest
 from temporalio import activity
 from temporalio.worker import Worker
 
-from activities.agent import Agents
 from activities.agents import all_agents
+from activities.call_loop import Agents
 from activities.http import new_client
 from activities.queued import agent_activity
 from activities.stalls import StallDetector

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from activities.agent import Agents, AnswersLater
+from activities.agent import AnswersLater
 from activities.agents import all_agents
+from activities.call_loop import Agents
 from activities.clock import uptime
 from activities.http import new_client
 from definitions import registry
@@ -35,15 +36,16 @@ class _Caller:
 
     async def ask(self, step: Step, *, undo: bool = False, within_s: float = 5.0, epoch: int = 3) -> Outcome | None:
         """What came of one request; None: the service will answer later."""
-        action, body = step.action, None
         if undo:
             assert step.undo is not None
-            action, body = step.undo.action, step.undo.request(self._record)
+            action, made = step.undo.action, step.undo.request(self._record) if step.undo.request else None
+        else:
+            action, made = step.action, step.request(self._record, self.results)
         request = AgentRequest(
             task_id=self._task_id,
             step=step.name,
             action=action,
-            body=(body or step.request(self._record, self.results)).model_dump(mode="json"),
+            body=made.model_dump(mode="json") if made else {},
             keys=idempotency_keys(self._task_id, step.name, 0),
             epoch=epoch,
             calls=2,
@@ -100,7 +102,7 @@ async def test_undo_run_twice_leaves_nothing_and_keeps_the_original_out(
         assert isinstance(await caller.ask(step, undo=True), Completed)
     late = await caller.ask(step)
     assert late is not None
-    assert late.kind == "refused"
+    assert late.kind == "failed"
     assert effects(simulators, step, task_id) == []
 
 

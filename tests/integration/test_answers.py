@@ -12,12 +12,14 @@ from typing import Any, ClassVar
 import pytest
 from pydantic import BaseModel
 
-from activities.agent import Agent, Agents, Call, action
+from activities.agent import Agent, action
 from activities.agents import all_agents
 from activities.agents.payments import Charge, Charged, Refund
+from activities.call import Call
+from activities.call_loop import Agents
 from activities.clock import uptime
 from activities.http import MOST_BYTES, new_client
-from domain.messages import AgentRequest, Completed, GaveUp, Outcome, Refused, StoodDown
+from domain.messages import AgentRequest, Completed, Failed, GaveUp, Outcome, StoodDown
 
 CHARGED = b'{"charge_id": "ch-1"}'
 UNREADABLE = {
@@ -142,7 +144,7 @@ async def test_action_without_a_result_is_believed_by_its_status_too() -> None:
 
 @pytest.mark.failure(28)
 @pytest.mark.demand("C5")
-@pytest.mark.parametrize(("status", "kind"), [(402, Refused), (503, GaveUp), (500, GaveUp)])
+@pytest.mark.parametrize(("status", "kind"), [(402, Failed), (503, GaveUp), (500, GaveUp)])
 @pytest.mark.parametrize("content", UNREADABLE.values(), ids=UNREADABLE)
 async def test_fault_whose_body_can_not_be_read_is_sorted_by_its_status(
     status: int, kind: type[Outcome], content: bytes
@@ -162,7 +164,7 @@ async def test_answer_too_long_to_keep_is_a_fault_that_is_not_repeated(length: i
         assert isinstance(outcome, Completed)
         assert len(outcome.result["charge_id"]) == length
     else:
-        assert isinstance(outcome, Refused)
+        assert isinstance(outcome, Failed)
         assert (outcome.code, outcome.unknown_before) == ("answer_too_long", True)
 
 

@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
-from activities.agent import Agent, Agents, Call, action
+from activities.agent import Agent, action
 from activities.agents import all_agents
 from activities.agents.payments import Charge, Charged, Refund
+from activities.call import Call
+from activities.call_loop import Agents
 from activities.clock import uptime
 from activities.http import new_client
 from domain.faults import KEY_FORGOTTEN
 from domain.ids import idempotency_keys
-from domain.messages import AgentRequest, Completed, GaveUp, Outcome, Refused
+from domain.messages import AgentRequest, Completed, Failed, GaveUp, Outcome
 from testing.simulators import Simulators
 
 CHARGE = {"amount_minor": 2500, "currency": "EUR", "card_token": "tok_visa"}
@@ -126,7 +128,7 @@ async def test_refusal_that_was_lost_is_found_and_is_certain(payments: Payments,
     simulators.fault("payments", "lost_reply", times=1)
     declined = {**CHARGE, "card_token": "tok_declined"}
     outcome = await payments.charge(body=declined)
-    assert isinstance(outcome, Refused)
+    assert isinstance(outcome, Failed)
     assert (outcome.code, outcome.unknown_before) == ("card_declined", False)
     assert payments.sent == 1
 
@@ -135,7 +137,7 @@ async def test_refusal_that_was_lost_is_found_and_is_certain(payments: Payments,
 @pytest.mark.demand("C15")
 async def test_key_that_the_service_no_longer_remembers_is_never_sent_again(payments: Payments) -> None:
     outcome = await payments.charge(unknown=True, key_age_s=DAY_S + 1)
-    assert isinstance(outcome, Refused)
+    assert isinstance(outcome, Failed)
     assert (outcome.code, outcome.unknown_before) == (KEY_FORGOTTEN, True)
     assert "remembers keys for 1 day" in outcome.message
     assert "--no-effect charge --evidence TEXT" in outcome.message
@@ -166,7 +168,7 @@ async def test_undo_is_sent_only_while_the_service_undoes_by_key(
     assert isinstance(await payments.charge(), Completed)
     for unknown in (False, True):
         outcome = await payments.refund(agents=agents, unknown=unknown, key_age_s=days * DAY_S)
-        assert isinstance(outcome, Refused)
+        assert isinstance(outcome, Failed)
         assert outcome.code == KEY_FORGOTTEN
         assert f"undoes by key for {timedelta(days=days)}, and the first call is older" in outcome.message
         assert f"`python starter.py repair {task_id} charge --done-by-hand " in outcome.message
@@ -191,8 +193,8 @@ async def test_refusal_after_an_earlier_call_is_certain_once_asked_by_key(
 ) -> None:
     declined = {**CHARGE, "card_token": "tok_declined"}
     asked = await payments.charge(body=declined, unknown=True)
-    assert isinstance(asked, Refused)
+    assert isinstance(asked, Failed)
     assert not asked.unknown_before
     unasked = await payments.charge(body=declined, unknown=True, agents=[Till])
-    assert isinstance(unasked, Refused)
+    assert isinstance(unasked, Failed)
     assert unasked.unknown_before

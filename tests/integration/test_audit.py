@@ -109,7 +109,7 @@ async def test_audit_is_silent_on_what_ran_and_finds_each_damage(
 @pytest.mark.demand("H10", "C11")
 @pytest.mark.parametrize(
     "changed",
-    [{"kind": "refused", "code": "no_capacity"}, {"result": {"machine_id": "another"}}],
+    [{"kind": "failed", "code": "no_capacity"}, {"result": {"machine_id": "another"}}],
     ids=["kind", "result"],
 )
 async def test_audit_finds_a_step_that_differs_from_its_first_answer(

@@ -12,9 +12,9 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from activities.agent import Agents
 from activities.agents import all_agents
 from activities.bookkeeping import Bookkeeping
+from activities.call_loop import Agents
 from activities.http import new_client
 from activities.queued import agent_activity
 from activities.reservations import Reservations
@@ -22,7 +22,7 @@ from activities.stalls import StallDetector
 from domain.attempts import AttemptEnd, StepOutcome, StepWork, WriteResult
 from domain.faults import KEY_FORGOTTEN
 from domain.ids import idempotency_keys
-from domain.messages import AgentRequest, Completed, Outcome, OutcomeBox, Overtaken, Refused
+from domain.messages import AgentRequest, Completed, Failed, Outcome, OutcomeBox, Overtaken
 from store.claims import Hold
 from store.database import Params, query
 from store.inbox import InboxStore
@@ -92,7 +92,7 @@ async def test_refusal_of_a_stale_run_counts_only_if_the_service_gave_it(
 async def test_refusal_that_the_agent_itself_makes_closes_no_breaker(store: StoreBench, task_id: str) -> None:
     hold = await store.begun(task_id, step="charge")
     await store.breakers.failed("payments", "another", "503", report="another")
-    forgotten = Refused(code=KEY_FORGOTTEN, message="it remembers keys for a day", unknown_before=True)
+    forgotten = Failed(code=KEY_FORGOTTEN, message="it remembers keys for a day", unknown_before=True)
     report = await recorded(store, hold, forgotten)
     assert report.end is AttemptEnd.PERMANENT_FAULT
     assert store.owner("SELECT failures FROM service WHERE name = 'payments'") == [{"failures": 1}]
@@ -150,7 +150,7 @@ async def test_of_two_answers_at_once_the_first_seen_counts_for_ever(store: Stor
     inbox, key = InboxStore(store.database), f"{task_id}:machine:0"
     done, refused = (
         Completed(result={"of": "the first"}, calls=None),
-        Refused(code="no", message="", unknown_before=True),
+        Failed(code="no", message="", unknown_before=True),
     )
     put: Statement = (query("put_answer"), {"response_id": "1", "key": key, "body": _boxed(done)})
     first_in, may_commit = asyncio.Event(), asyncio.Event()

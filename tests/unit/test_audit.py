@@ -74,7 +74,7 @@ DAMAGE: list[tuple[str, Json, Callable[[Json], object]]] = [
     ("step_failures_have_their_events", expired(), lambda p: p["steps"][1].update(failure_count=2)),
     ("finished_work_is_not_repeated", processed(), lambda p: p["events"][4].update(detail={"completed": "a"})),
     ("first_answer_decides_its_step", answered_later(), lambda p: p["steps"][1].update(result={"id": "other"})),
-    ("first_answer_decides_its_step", answered_later(), lambda p: p["inbox"]["t:b:0"].update(kind="refused")),
+    ("first_answer_decides_its_step", answered_later(), lambda p: p["inbox"]["t:b:0"].update(kind="failed")),
     (
         "first_answer_decides_its_step",
         failed() | {"inbox": answered_later()["inbox"]},

@@ -14,8 +14,9 @@ from pydantic import BaseModel, ValidationError
 
 import definitions
 from activities.agents import payments, stock
-from domain.definition import Backoff, Definition, ExtendedWait, Registry, Results, Step, Undo, worst_case
+from domain.definition import Backoff, Definition, ExtendedWait, Registry, Results, Step, Undo
 from domain.faults import DefinitionError
+from domain.worst_case import worst_case
 
 
 class Record(BaseModel):
@@ -27,12 +28,7 @@ def make(_: Record, __: Results) -> stock.Reserve:
     return stock.Reserve(sku_lines=[])
 
 
-def unmake(_: Record) -> stock.CancelReservation:
-    """A request of the type that `stock.cancel` takes."""
-    return stock.CancelReservation()
-
-
-UNDO = Undo("stock.cancel", unmake)
+UNDO = Undo("stock.cancel")
 
 
 def step(name: str, **more: Any) -> Step:
@@ -69,16 +65,16 @@ def test_back_off_grows_by_a_finite_factor(factor: float) -> None:
         (step("b", after=("nowhere",)), "step b: after unknown step 'nowhere'"),
         (step("b", calls=10, budget=9), "step b: its allowance of 10 calls exceeds its budget of 9"),
         (
-            step("b", undo=Undo("stock.cancel", unmake, calls=31, budget=30)),
+            step("b", undo=Undo("stock.cancel", calls=31, budget=30)),
             "step b: its undo allowance of 31 calls exceeds its budget of 30",
         ),
         (step("b", calls=4), "step b: 3 attempts of 4 calls are 12 calls, over its budget of 9"),
         (
-            step("b", undo=Undo("stock.cancel", unmake, calls=6, budget=30)),
+            step("b", undo=Undo("stock.cancel", calls=6, budget=30)),
             "step b: 6 undo attempts of 6 calls are 36 calls, over its undo budget of 30",
         ),
         (
-            step("b", undo=Undo("stock.cancel", unmake, quarantine=timedelta(minutes=2))),
+            step("b", undo=Undo("stock.cancel", quarantine=timedelta(minutes=2))),
             "step b: 12 undo attempts of 5 calls are 60 calls, over its undo budget of 30",
         ),
         (
@@ -86,7 +82,7 @@ def test_back_off_grows_by_a_finite_factor(factor: float) -> None:
             "step b: its undo budget of 30 must be larger than its budget of 30",
         ),
         (step("b", calls=0), "step b: its call allowance must be at least 1"),
-        (step("b", undo=Undo("stock.cancel", unmake, calls=0)), "step b: its call allowance must be at least 1"),
+        (step("b", undo=Undo("stock.cancel", calls=0)), "step b: its undo's call allowance must be at least 1"),
         (step("b", within=timedelta(0)), "step b: complete-within must be positive, not 0:00:00"),
         (
             step("b", within=timedelta(seconds=5, milliseconds=1)),
@@ -233,7 +229,7 @@ def test_step_decides_what_follows_its_refusal_else_the_definition() -> None:
 @pytest.mark.demand("D3", "D7")
 def test_policies_are_json_and_name_every_step_with_its_budgets() -> None:
     found = definition(
-        step("a", budget=15, undo=Undo("stock.cancel", unmake, budget=60, quarantine=timedelta(minutes=2))),
+        step("a", budget=15, undo=Undo("stock.cancel", budget=60, quarantine=timedelta(minutes=2))),
         step("pivot", undo=None, pivot=True, queue="q", within=timedelta(minutes=1), budget=15),
         backoff=Backoff(timedelta(seconds=2), 3.0, timedelta(minutes=1)),
         extended_wait=ExtendedWait(timedelta(hours=1), 2),
@@ -275,7 +271,7 @@ def test_action_that_no_agent_has_is_refused_naming_those_there_are() -> None:
 
 @pytest.mark.demand("F12")
 def test_undo_action_that_no_agent_has_is_refused() -> None:
-    (problem,) = definitions._problems(definition(step("a", undo=Undo("stock.forget", unmake))))
+    (problem,) = definitions._problems(definition(step("a", undo=Undo("stock.forget"))))
     assert "no Agent has an action 'stock.forget'" in problem
 
 
@@ -290,9 +286,22 @@ def test_request_of_another_type_than_the_action_takes_is_refused() -> None:
 
 def test_request_that_does_not_say_its_type_is_refused() -> None:
     (problem,) = definitions._problems(
-        definition(step("a", undo=Undo("stock.cancel", lambda _: stock.CancelReservation())))
+        definition(step("a", undo=Undo("payments.refund", lambda _: payments.Refund(amount_minor=1, currency="EUR"))))
     )
-    assert "step a: stock.cancel takes CancelReservation" in problem
+    assert "step a: payments.refund takes Refund" in problem
+
+
+def test_request_for_an_action_that_takes_none_is_refused() -> None:
+    def refund(_: Record) -> payments.Refund:
+        return payments.Refund(amount_minor=1, currency="EUR")
+
+    (problem,) = definitions._problems(definition(step("a", undo=Undo("stock.cancel", refund))))
+    assert "step a: stock.cancel takes nothing" in problem
+
+
+def test_undo_without_the_request_that_its_action_takes_is_refused() -> None:
+    (problem,) = definitions._problems(definition(step("a", undo=Undo("payments.refund"))))
+    assert "step a: payments.refund takes Refund" in problem
 
 
 @pytest.mark.demand("C3", "F12")

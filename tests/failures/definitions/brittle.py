@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from activities.agents import mail, stock
+from activities.agents import mail, payments, stock
 from domain.definition import Definition, Results, Step, Undo
 
 
@@ -29,7 +29,7 @@ def _made(glass: Glass, name: str, made: Any) -> Any:
         case "gives a text":
             return "a text"
         case "gives another request":
-            return stock.CancelReservation()
+            return payments.Refund(amount_minor=100, currency="EUR")
         case "gives NaN":
             return mail.Message(to="", template="", data={"sum": float("nan")})
         case "gives NUL":
@@ -38,28 +38,21 @@ def _made(glass: Glass, name: str, made: Any) -> Any:
             return mail.Message(to="", template="", data={"text": "x" * 300_000})
 
 
-def _reserve(glass: Glass, name: str) -> Any:
-    return _made(glass, name, stock.Reserve(sku_lines=[stock.SkuLine(sku="TEA-01", quantity=1)]))
-
-
 def first(glass: Glass, _: Results) -> stock.Reserve:
     """One piece."""
-    return _reserve(glass, "first")  # type: ignore[no-any-return]  # that it may be something else is the point
+    line = stock.SkuLine(sku="TEA-01", quantity=1)
+    return _made(glass, "first", stock.Reserve(sku_lines=[line]))  # type: ignore[no-any-return]  # that it may be something else is the point
 
 
-def second(glass: Glass, _: Results) -> stock.Reserve:
-    """One piece more."""
-    return _reserve(glass, "second")  # type: ignore[no-any-return]  # likewise
+def second(glass: Glass, _: Results) -> payments.Charge:
+    """One euro."""
+    charge = payments.Charge(amount_minor=100, currency="EUR", card_token="tok_visa")
+    return _made(glass, "second", charge)  # type: ignore[no-any-return]  # likewise
 
 
-def give_back(_: Glass) -> stock.CancelReservation:
-    """The keys say what."""
-    return stock.CancelReservation()
-
-
-def give_second_back(glass: Glass) -> stock.CancelReservation:
-    """The keys say what."""
-    return _made(glass, "undo", stock.CancelReservation())  # type: ignore[no-any-return]  # likewise
+def refund(glass: Glass) -> payments.Refund:
+    """The euro."""
+    return _made(glass, "undo", payments.Refund(amount_minor=100, currency="EUR"))  # type: ignore[no-any-return]  # likewise
 
 
 def tell(glass: Glass, results: Results) -> mail.Message:
@@ -77,15 +70,15 @@ BRITTLE = Definition(
             name="first",
             action="stock.reserve",
             request=first,
-            undo=Undo("stock.cancel", give_back),
+            undo=Undo("stock.cancel"),
             within=timedelta(seconds=3),
             on_refused="error",
         ),
         Step(
             name="second",
-            action="stock.reserve",
+            action="payments.charge",
             request=second,
-            undo=Undo("stock.cancel", give_second_back),
+            undo=Undo("payments.refund", refund),
             within=timedelta(seconds=3),
         ),
         Step(name="tell", action="mail.send", request=tell, no_effect=True, within=timedelta(seconds=3)),

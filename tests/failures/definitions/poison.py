@@ -25,11 +25,6 @@ def reserve(dose: Dose, _: Results) -> stock.Reserve:
     return stock.Reserve(sku_lines=[stock.SkuLine(sku=dose.sku, quantity=1)])
 
 
-def give_back(_: Dose) -> stock.CancelReservation:
-    """The keys say what."""
-    return stock.CancelReservation()
-
-
 def kill(dose: Dose, _: Results) -> mail.Message:
     """Never returns, as if the interpreter had crashed."""
     os.kill(os.getpid(), signal.SIGKILL)
@@ -47,7 +42,7 @@ POISON = Definition(
             name="reserve",
             action="stock.reserve",
             request=reserve,
-            undo=Undo("stock.cancel", give_back),
+            undo=Undo("stock.cancel"),
             within=timedelta(seconds=3),
         ),
         Step(name="kill", action="mail.send", request=kill, no_effect=True, within=timedelta(seconds=3)),

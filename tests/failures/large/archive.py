@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-from activities.agent import Agent, Call, action
+from activities.agent import Agent, action
+from activities.call import Call
 
 
 class Page(BaseModel):
