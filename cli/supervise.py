@@ -12,7 +12,8 @@ from runtime.wiring import sweep_settings
 from store.database import Database
 from store.schema import check_schema
 from store.supervision import Supervision
-from supervisor.activities import SupervisorActivities, SweepReport, sweep_once
+from supervisor.activities import SupervisorActivities, SweepReport
+from supervisor.sweep import sweep_once
 
 
 def supervise(output: Output = Format.TEXT) -> ExitCode:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 
@@ -173,31 +172,3 @@ class SupervisorActivities:
             per_s=request.terms.recovery_per_s,
             ramp=timedelta(seconds=request.terms.recovery_ramp_s),
         )
-
-
-async def sweep_once(activities: SupervisorActivities, terms: SweepSettings) -> SweepReport:
-    """One whole sweep without Temporal: what `starter.py supervise` does, and what the workflow does in steps."""
-    start = await activities.begin_sweep(terms)
-    report = SweepReport(sweep=start.sweep)
-    request = PageRequest(terms=terms, sweep=start.sweep)
-    while report.pages < terms.pages:
-        page = await activities.sweep_page(request)
-        report = add_page(report, page)
-        if page.last:
-            break
-        request = request.model_copy(update={"after_at": page.after_at, "after_id": page.after_id})
-    await activities.finish_sweep(SweepEnd(terms=terms, report=report))
-    await asyncio.gather(activities.end_stale_runs(terms), activities.watch(terms))
-    return report
-
-
-def add_page(report: SweepReport, page: PageReport) -> SweepReport:
-    """A sweep's report with one more page."""
-    return report.model_copy(
-        update={
-            "found": report.found + page.found,
-            "changed": report.changed + page.changed,
-            "pages": report.pages + 1,
-            "oldest_overdue_s": max(report.oldest_overdue_s, page.oldest_overdue_s),
-        }
-    )

@@ -100,9 +100,13 @@ class _Case:
         if not self.failed:
             what = "a step's deadline had not come" if self.begun else "no step was begun"
             return f"the attempt ended, {what}"
-        what = "was not undone" if self.undo else "did not complete"
+        late = [s.name for s in self.failed if not s.gave_up]
+        spent = [s.name for s in self.failed if s.gave_up]
+        what, whose = ("was not undone", "the undo of step") if self.undo else ("did not complete", "step")
+        causes = [f"step {', '.join(late)} {what} in time"] if late else []
+        causes += [f"{whose} {', '.join(spent)} spent its calls"] if spent else []
         uncounted = "; not counted, since the store or the Supervisor was out meanwhile" if self.task.outage else ""
-        return f"step {', '.join(s.name for s in self.failed)} {what} in time, or its calls were spent{uncounted}"
+        return " and ".join(causes) + uncounted
 
     def answer(self, target: TaskState, delay_s: float, more: str = "") -> Recovery:
         return Recovery(

@@ -21,7 +21,8 @@ from runtime.wiring import Stores, sweep_settings
 from store.reads import Reads, TaskPage
 from store.submission import SubmissionOutcome
 from store.supervision import Supervision
-from supervisor.activities import SupervisorActivities, SweepReport, sweep_once
+from supervisor.activities import SupervisorActivities, SweepReport
+from supervisor.sweep import sweep_once
 from testing.simulators import Simulators
 from testing.waiting import PATIENCE_S, eventually
 

@@ -30,8 +30,9 @@ from store.database import Database
 from store.reads import TaskPage
 from store.submission import Accepted, DeadLettered, Submission
 from store.supervision import Supervision
-from supervisor.activities import SupervisorActivities, sweep_once
+from supervisor.activities import SupervisorActivities
 from supervisor.schedule import SCHEDULE_ID
+from supervisor.sweep import sweep_once
 from testing.waiting import eventually
 
 _HURRY = """

@@ -24,7 +24,8 @@ from store.reads import open_reads
 from store.schema import check_schema
 from store.state_store import StateStore
 from store.supervision import Supervision
-from supervisor.activities import SupervisorActivities, sweep_once
+from supervisor.activities import SupervisorActivities
+from supervisor.sweep import sweep_once
 from testing.bench import Bench
 from testing.databases import Databases
 from testing.records import FULL

@@ -19,8 +19,9 @@ from operators.explain import what_happens_next
 from store.database import Database
 from store.reads import Reads
 from store.supervision import Supervision
-from supervisor.activities import SupervisorActivities, SweepReport, SweepSettings, sweep_once
+from supervisor.activities import SupervisorActivities, SweepReport, SweepSettings
 from supervisor.decide import decide
+from supervisor.sweep import sweep_once
 from testing.databases import Databases
 from testing.waiting import PATIENCE_S
 from tests.integration.store_bench import (

@@ -115,8 +115,14 @@ def test_back_off_never_exceeds_its_most() -> None:
 
 @pytest.mark.demand("C12")
 def test_attempt_that_gave_up_is_answered_like_one_that_timed_out() -> None:
-    gave_up = decide(task(step(gave_up=True, overdue=False)))
-    assert gave_up == decide(task(step()))
+    late, gave_up = decide(task(step("a"))), decide(task(step("a", gave_up=True, overdue=False)))
+    assert gave_up.model_copy(update={"cause": late.cause}) == late
+    assert (late.cause, gave_up.cause) == ("step a did not complete in time", "step a spent its calls")
+
+
+def test_cause_names_each_failed_step_with_its_own_cause() -> None:
+    found = decide(task(step("a"), step("b", gave_up=True), step("c", gave_up=True)))
+    assert found.cause == "step a did not complete in time and step b, c spent its calls"
 
 
 @pytest.mark.demand("D5")
@@ -214,7 +220,7 @@ def test_undo_without_calls_left_is_what_the_attempt_could_not_begin() -> None:
     left = {"state": StepState.UNDO_FAILED, "current": False, "overdue": False}
     found = decide(task(step(**left, gave_up=True, undo_budget_left=0), state=TaskState.COMPENSATING))
     assert found.target is TaskState.COMPENSATION_FAILED
-    assert "step charge was not undone" in found.cause
+    assert "the undo of step charge spent its calls" in found.cause
     assert "its budget of calls is spent" in found.cause
     waits = decide(task(step(**left, gave_up=False, undo_budget_left=0), state=TaskState.COMPENSATING))
     assert waits.target is TaskState.COMPENSATING
