@@ -126,13 +126,16 @@ class Processes:
             return int(server.part.pid not in (None, before))
 
     async def take_no_writes(self) -> int:
-        """Let PostgreSQL be read-only, as when its disk is full. Seen: a new session is."""
+        """Let PostgreSQL be read-only, as when its disk is full, mostly for longer than a write is repeated.
+
+        Seen: a new session is.
+        """
         postgres, context = self._context.world.postgres.part, self._context
         async with context.locks[postgres.name]:
             await context.rows("ALTER SYSTEM SET default_transaction_read_only = on")
             try:
                 await context.rows("SELECT pg_reload_conf()")
-                await asyncio.sleep(context.between(1, 4))
+                await asyncio.sleep(context.between(4, 8))
                 on = await context.rows("SHOW default_transaction_read_only")
             finally:
                 await context.rows("ALTER SYSTEM RESET default_transaction_read_only")
