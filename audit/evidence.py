@@ -1,4 +1,4 @@
-"""What others than the state store bear witness to: the services' ledgers, Temporal's runs, the submitters' own log."""
+"""What others than the stores have on record: the services' ledgers, Temporal's runs, the submitters' own log."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from domain.ids import TASK_ID
 from domain.messages import Json
+from store.admission import AdmissionCaps
 
-COMMITTED = timedelta(seconds=15)
+COMMITTED_WITHIN = timedelta(seconds=15)
 """An event's instant is that of its statement; by so much later it is committed, as a rule, or never: a transaction is
 given up then (`store/database.py`), unless its process was stopped in the middle of it."""
 
 
 class Frozen(BaseModel):
-    """Base of all views: immutable, read from rows or JSON, what is not asked for is left out."""
+    """Base of all that is read from rows or JSON: immutable, without what is not asked for."""
 
-    model_config = ConfigDict(frozen=True, from_attributes=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class Effect(Frozen):
@@ -96,7 +97,7 @@ class Run(Frozen):
         return int(self.workflow_id.split("/")[2])
 
 
-class Answer(Frozen):
+class SubmissionReply(Frozen):
     """A line of a submitter's log: what it was told about a submission of that content.
 
     `unreachable`: it was told nothing, so the submission may have been taken. `new`: by this very call.
@@ -157,33 +158,26 @@ class Runs:
 
 
 @dataclass(frozen=True)
-class Answers:
+class SubmissionReplies:
     """The log of some submitters, all of it, by task."""
 
-    by_task: Mapping[str, Sequence[Answer]]
+    by_task: Mapping[str, Sequence[SubmissionReply]]
     submitters: frozenset[str]
 
     @classmethod
-    def of(cls, found: Iterable[Answer]) -> Answers:
+    def of(cls, found: Iterable[SubmissionReply]) -> SubmissionReplies:
         """From its lines."""
-        by_task: dict[str, list[Answer]] = {}
+        by_task: dict[str, list[SubmissionReply]] = {}
         for answer in found:
             by_task.setdefault(answer.task_id, []).append(answer)
-        return cls(by_task, frozenset(a.submitter for answers in by_task.values() for a in answers))
-
-
-class Caps(Frozen):
-    """Admission: most tasks in flight, and most Pending, when one is taken in."""
-
-    in_flight: int = Field(ge=1)
-    pending: int = Field(ge=1)
+        return cls(by_task, frozenset(a.submitter for replies in by_task.values() for a in replies))
 
 
 @dataclass(frozen=True)
-class Witnesses:
-    """Who bears witness beside the stores; None: not asked."""
+class Evidence:
+    """What there is beside the stores; None: not asked for."""
 
     ledgers: Ledgers | None = None
     runs: Runs | None = None
-    answers: Answers | None = None
-    caps: Caps | None = None
+    replies: SubmissionReplies | None = None
+    caps: AdmissionCaps | None = None

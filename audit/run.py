@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from audit.checks.whole import Whole
-from audit.evidence import Answers, Caps, Ledgers, Runs, Witnesses
-from audit.judge import WHOLE_CHECKS, Violation, checks_of, judge, judge_whole
-from audit.sources import PAGE, Loader
+from audit.checks import ALL_TASKS_CHECKS, Violation, checks_for, violations_of, violations_of_all
+from audit.checks.all_tasks import AllTasks
+from audit.evidence import Evidence, Ledgers, Runs, SubmissionReplies
+from audit.sources.stores import PAGE, Loader
+from store.admission import AdmissionCaps
 
 
 @dataclass
-class Findings:
+class AuditResult:
     """What was looked at, and what does not hold. `without_ledgers`: tasks that moved after these were read."""
 
     tasks: int = 0
     events: int = 0
     checks: int = 0
     without_ledgers: int = 0
-    seen: set[str] = field(default_factory=set)
+    task_ids: set[str] = field(default_factory=set)
     violations: list[Violation] = field(default_factory=list)
 
 
@@ -29,29 +30,29 @@ async def audit(
     ledgers: Ledgers | None = None,
     *,
     runs: Runs | None = None,
-    answers: Answers | None = None,
-    caps: Caps | None = None,
+    replies: SubmissionReplies | None = None,
+    caps: AdmissionCaps | None = None,
     page: int = PAGE,
-    tell: Callable[[Findings], None] = lambda _: None,
-) -> Findings:
-    """Judge all tasks, or those, by the stores and by whoever else bears witness; `tell` is called after each page.
+    on_page: Callable[[AuditResult], None] = lambda _: None,
+) -> AuditResult:
+    """Check all tasks, or those, by the stores and by what other evidence there is. `on_page`: called after each page.
 
-    Without `ids`, what only all tasks together show is judged as well.
+    Without `ids`, what only all tasks together show is checked as well.
     """
-    witnesses = Witnesses(ledgers, runs, answers, caps if ids is None else None)
-    found, whole = Findings(), Whole(witnesses)
-    async for pictures in loader.pages(ids, witnesses, page=page):
-        for picture in pictures:
-            found.tasks += 1
-            found.events += len(picture.events)
-            found.checks += len(checks_of(picture))
-            found.without_ledgers += ledgers is not None and picture.ledgers is None
-            found.violations += judge(picture)
-            whole.add(picture)
-        tell(found)
-    found.seen = whole.seen
+    evidence = Evidence(ledgers, runs, replies, caps if ids is None else None)
+    result, all_tasks = AuditResult(), AllTasks(evidence)
+    async for tasks in loader.pages(ids, evidence, size=page):
+        for task in tasks:
+            result.tasks += 1
+            result.events += len(task.events)
+            result.checks += len(checks_for(task))
+            result.without_ledgers += ledgers is not None and not task.ledgers
+            result.violations += violations_of(task)
+            all_tasks.add(task)
+        on_page(result)
+    result.task_ids = all_tasks.task_ids
     if ids is None:
-        whole.strays = await loader.strays(page=page)
-        found.checks += len(WHOLE_CHECKS)
-        found.violations += judge_whole(whole)
-    return found
+        all_tasks.orphans = await loader.orphans(size=page)
+        result.checks += len(ALL_TASKS_CHECKS)
+        result.violations += violations_of_all(all_tasks)
+    return result

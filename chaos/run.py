@@ -24,7 +24,7 @@ from time import monotonic
 import psycopg
 from psycopg.rows import dict_row
 
-from audit.judge import Violation
+from audit.checks import Violation
 from chaos.faults import Injector, Stroke, needed
 from chaos.soak_plot import plot
 from chaos.verdict import Guards, Verdict, judge, machine

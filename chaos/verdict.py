@@ -20,12 +20,13 @@ import psycopg
 from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError
 
-from audit.evidence import Answers, Caps, Ledgers
-from audit.judge import Violation
-from audit.run import Findings, audit
-from audit.sources import open_loader
-from audit.task_record import Terms
-from audit.temporal_runs import read_runs
+from audit.checks import Violation
+from audit.evidence import Ledgers, SubmissionReplies
+from audit.run import AuditResult, audit
+from audit.sources.ledgers import read_ledgers
+from audit.sources.runs import read_runs
+from audit.sources.stores import open_loader
+from audit.task import Tolerances
 from chaos.faults import Injector
 from chaos.histories import Histories, replay
 from chaos.workload import Traffic
@@ -34,6 +35,7 @@ from definitions.order import Order
 from domain.ids import undo_request_id
 from domain.messages import Json
 from domain.states import TaskState
+from runtime.wiring import caps
 from testing import ROOT
 
 _NETWORK = timedelta(seconds=15)
@@ -146,25 +148,26 @@ class Verdict:
 async def judge(
     world: World, traffic: Traffic, injector: Injector, guards: Guards, random: Random, replayed: int
 ) -> Verdict:
-    """Let everybody bear witness, and look at what happened at all. `replayed`: histories, at most."""
+    """Gather all evidence, and look at what happened at all. `replayed`: histories, at most."""
     figures = Figures()
-    terms = Terms(
+    tolerances = Tolerances(
         detection_delay=2 * world.direct.sweep_interval,
         claim_delay=timedelta(seconds=30),
-        network_bound=_NETWORK,
-        clocks_differ=timedelta(0),
+        network_delay=_NETWORK,
+        clock_skew=timedelta(0),
     )
     state, orders = (x.get_secret_value() for x in (world.direct.database_url, world.direct.orders_url))
-    async with open_loader(state, orders, terms, timedelta(seconds=30)) as loader:
-        ledgers = without_duplicates(await loader.ledgers(world.simulators.url), world.proxies["services"].duplicated)
-        runs = await read_runs(world.client, loader)
+    async with open_loader(state, orders, tolerances, timedelta(seconds=30)) as loader:
+        ledgers = await read_ledgers(world.simulators.url, await loader.now())
+        ledgers = without_duplicates(ledgers, world.proxies["services"].duplicated)
+        runs = await read_runs(world.client, await loader.now())
         found = await audit(
             loader,
             None,
             ledgers,
             runs=runs,
-            answers=Answers.of(traffic.answers),
-            caps=Caps(in_flight=world.direct.max_in_flight, pending=world.direct.max_pending),
+            replies=SubmissionReplies.of(traffic.answers),
+            caps=caps(world.direct),
         )
     histories = await replay(world.client, random, replayed)
     violations = [
@@ -286,7 +289,7 @@ def _count(
     world: World,
     traffic: Traffic,
     injector: Injector,
-    found: Findings,
+    found: AuditResult,
     histories: Histories,
     ledgers: Ledgers,
 ) -> None:

@@ -16,7 +16,7 @@ from typing import Literal
 
 from temporalio.service import RPCError
 
-from audit.evidence import Answer
+from audit.evidence import SubmissionReply
 from chaos.world import World, line_of_log
 from domain.faults import Unreachable, UsageError
 from domain.ids import attempt_id, undo_request_id
@@ -125,7 +125,7 @@ class Traffic:
 
     def __init__(self, world: World, stores: Stores, plans: Sequence[Plan], random: Random) -> None:
         self._world, self._stores, self.plans, self._random = world, stores, plans, random
-        self.answers: list[Answer] = []
+        self.answers: list[SubmissionReply] = []
         self.asked: dict[str, Way] = {}
         self.corrected: set[str] = set()
         self.taken = 0

@@ -20,12 +20,13 @@ import psutil
 import psycopg
 from temporalio.client import Client
 
-from audit.evidence import Answer, Answers, Call, Ledger, Ledgers
-from audit.judge import Violation
+from audit.checks import Violation
+from audit.evidence import Call, Ledger, Ledgers, SubmissionReplies, SubmissionReply
 from audit.run import audit
-from audit.sources import open_loader
-from audit.task_record import Terms
-from audit.temporal_runs import read_runs
+from audit.sources.ledgers import read_ledgers
+from audit.sources.runs import read_runs
+from audit.sources.stores import open_loader
+from audit.task import Tolerances
 from chaos.fork_server import Child, ForkServer
 from chaos.processes import Server, Worker
 from chaos.proxy import Proxy
@@ -101,7 +102,7 @@ class World:
         self._proxied = proxied
         self._seed, self._variables, self._settings = seed, variables, settings
         self._stack = AsyncExitStack()
-        self.answers: list[Answer] = []
+        self.answers: list[SubmissionReply] = []
         self.proxies: dict[str, Proxy] = {}
 
     async def __aenter__(self) -> World:
@@ -184,14 +185,16 @@ class World:
 
     async def submit(
         self, record: Json, task_id: str, definition: str = "order", known: Registry | None = None
-    ) -> Answer:
+    ) -> SubmissionReply:
         """Submit, and note what was answered. `known`: the definitions that the submitter has, if not the world's."""
         submission, said = Submission(task_id=task_id, definition=definition, record=record), None
         with suppress(Unreachable):
             said = await replace(self.stores, registry=known or registry()).desk.submit(submission)
         return self.note(submission, said, known)
 
-    def note(self, submission: Submission, said: SubmissionOutcome | None, known: Registry | None = None) -> Answer:
+    def note(
+        self, submission: Submission, said: SubmissionOutcome | None, known: Registry | None = None
+    ) -> SubmissionReply:
         """Note what a submitter was told; None: nothing."""
         self.answers.append(line_of_log(submission, said, known))
         return self.answers[-1]
@@ -227,24 +230,29 @@ class World:
         self._environment["ROLES"] = ",".join(roles)
 
     async def audit(self) -> list[Violation]:
-        """Every invariant of all tasks, by all witnesses: stores, ledgers, runs, submitters."""
-        terms = Terms(
-            detection_delay=3 * self.direct.sweep_interval, network_bound=_NETWORK, clocks_differ=timedelta(0)
+        """Every invariant of all tasks, by all evidence: stores, ledgers, runs, submitters."""
+        tolerances = Tolerances(
+            detection_delay=3 * self.direct.sweep_interval, network_delay=_NETWORK, clock_skew=timedelta(0)
         )
         state, orders = (x.get_secret_value() for x in (self.direct.database_url, self.direct.orders_url))
-        async with open_loader(state, orders, terms, timedelta(seconds=30)) as loader:
-            ledgers = without_duplicates(await loader.ledgers(self.simulators.url), self.proxies["services"].duplicated)
-            runs, ours = await read_runs(self.client, loader), {a.task_id for a in self.answers}
+        async with open_loader(state, orders, tolerances, timedelta(seconds=30)) as loader:
+            ledgers = await read_ledgers(self.simulators.url, await loader.now())
+            ledgers = without_duplicates(ledgers, self.proxies["services"].duplicated)
+            runs, ours = await read_runs(self.client, await loader.now()), {a.task_id for a in self.answers}
             runs = replace(runs, by_task={t: found for t, found in runs.by_task.items() if t in ours})
-            return (await audit(loader, None, ledgers, runs=runs, answers=Answers.of(self.answers))).violations
+            return (
+                await audit(loader, None, ledgers, runs=runs, replies=SubmissionReplies.of(self.answers))
+            ).violations
 
 
-def line_of_log(submission: Submission, said: SubmissionOutcome | None, known: Registry | None = None) -> Answer:
+def line_of_log(
+    submission: Submission, said: SubmissionOutcome | None, known: Registry | None = None
+) -> SubmissionReply:
     """What a submitter was told, as it keeps it; None: nothing."""
     definition = (known or registry()).newest(submission.definition)
     assert definition is not None
     record = definition.record.model_validate(submission.record).model_dump(mode="json")
-    return Answer(
+    return SubmissionReply(
         task_id=submission.task_id,
         submitter=submission.submitter,
         digest=digest_of(definition.name, record),

@@ -1,4 +1,4 @@
-"""`audit`: whether every invariant holds, by the stores and by whoever else can bear witness."""
+"""`audit`: whether every invariant holds, by the stores and by what other evidence there is."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from audit.evidence import Answer, Answers, Caps
-from audit.run import Findings
+from audit.evidence import SubmissionReplies, SubmissionReply
+from audit.run import AuditResult
 from audit.run import audit as audit_tasks
-from audit.sources import open_loader
-from audit.task_record import Terms
-from audit.temporal_runs import read_runs
+from audit.sources.ledgers import read_ledgers
+from audit.sources.runs import read_runs
+from audit.sources.stores import open_loader
+from audit.task import Tolerances
 from cli.app import ExitCode, Output, checked_ids, run
 from cli.environment import settings
 from cli.output import Format, print_json, print_line, print_note
@@ -24,12 +25,13 @@ from cli.screen import print_rich, table
 from domain.faults import NotFound, UsageError
 from runtime.settings import address
 from runtime.temporal import connect
+from runtime.wiring import caps
 from store.admission import GONE
 from store.schema import check_schema
 
 _SOME = Annotated[list[str] | None, typer.Argument(metavar="ID", callback=checked_ids, help="all tasks by default")]
-_LEDGERS = Annotated[str | None, typer.Option(metavar="URL", help="simulators whose ledgers bear witness as well")]
-_HISTORIES = Annotated[bool, typer.Option("--histories", help="let Temporal's record of runs bear witness as well")]
+_LEDGERS = Annotated[str | None, typer.Option(metavar="URL", help="check the ledgers of the simulators there as well")]
+_HISTORIES = Annotated[bool, typer.Option("--histories", help="check Temporal's record of runs as well")]
 _SUBMISSIONS = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="log of some submitters: task_id, submitter, digest, verdict and new, a line"),
@@ -55,11 +57,11 @@ def audit(
     output: Output = Format.TEXT,
 ) -> ExitCode:
     """Check every invariant of tasks against all that is on record; exit code 1 if one does not hold."""
-    answers = read_answers(submissions) if submissions else None
-    return run(_audit(task_ids or None, ledgers, histories, answers, caps, detection_delay, claim_delay, output))
+    replies = read_replies(submissions) if submissions else None
+    return run(_audit(task_ids or None, ledgers, histories, replies, caps, detection_delay, claim_delay, output))
 
 
-def read_answers(file: Path) -> Answers:
+def read_replies(file: Path) -> SubmissionReplies:
     """A submitters' log: one JSON object a line.
 
     Raises:
@@ -72,17 +74,17 @@ def read_answers(file: Path) -> Answers:
     found = []
     for number, line in enumerate(lines, 1):
         try:
-            found.append(Answer.model_validate(json.loads(line)))
+            found.append(SubmissionReply.model_validate(json.loads(line)))
         except (ValueError, ValidationError) as error:
             raise UsageError(f"{file}, line {number}: {error}") from error
-    return Answers.of(found)
+    return SubmissionReplies.of(found)
 
 
 async def _audit(
     ids: list[str] | None,
     ledgers_url: str | None,
     histories: bool,
-    answers: Answers | None,
+    replies: SubmissionReplies | None,
     with_caps: bool,
     detection_s: float | None,
     claim_s: float,
@@ -93,41 +95,40 @@ async def _audit(
     check_schema(state, "state")
     check_schema(orders, "orders")
     detection = 2 * found.sweep_interval if detection_s is None else timedelta(seconds=detection_s)
-    terms = Terms(detection_delay=detection, claim_delay=timedelta(seconds=claim_s))
-    caps = Caps(in_flight=found.max_in_flight, pending=found.max_pending) if with_caps else None
-    async with open_loader(state, orders, terms, GONE) as loader:
+    tolerances = Tolerances(detection_delay=detection, claim_delay=timedelta(seconds=claim_s))
+    async with open_loader(state, orders, tolerances, GONE) as loader:
         total = len(ids) if ids else await loader.count()
-        findings = await audit_tasks(
+        result = await audit_tasks(
             loader,
             ids,
-            await loader.ledgers(ledgers_url) if ledgers_url else None,
-            runs=await read_runs(await connect(), loader) if histories else None,
-            answers=answers,
-            caps=caps,
-            tell=lambda f: _progress(f, total),
+            await read_ledgers(ledgers_url, await loader.now()) if ledgers_url else None,
+            runs=await read_runs(await connect(), await loader.now()) if histories else None,
+            replies=replies,
+            caps=caps(found) if with_caps else None,
+            on_page=lambda result: _progress(result, total),
         )
-    if missing := sorted(set(ids or ()) - findings.seen):
+    if missing := sorted(set(ids or ()) - result.task_ids):
         raise NotFound(f"there is no task {', '.join(missing)}")
-    _print(findings, output)
-    return ExitCode.FAILED if findings.violations else ExitCode.OK
+    _print(result, output)
+    return ExitCode.FAILED if result.violations else ExitCode.OK
 
 
-def _progress(findings: Findings, total: int) -> None:
+def _progress(result: AuditResult, total: int) -> None:
     """Only where there is more to come: a short audit says nothing."""
-    if findings.tasks < total:
-        print_note(f"{findings.tasks} of {total} tasks, violations: {len(findings.violations)}")
+    if result.tasks < total:
+        print_note(f"{result.tasks} of {total} tasks, violations: {len(result.violations)}")
 
 
-def _print(found: Findings, output: Format) -> None:
+def _print(result: AuditResult, output: Format) -> None:
     if output is Format.JSON:
-        counts = {name: getattr(found, name) for name in ("tasks", "events", "checks", "without_ledgers")}
-        print_json(counts | {"violations": [asdict(v) for v in found.violations]})
+        counts = {name: getattr(result, name) for name in ("tasks", "events", "checks", "without_ledgers")}
+        print_json(counts | {"violations": [asdict(v) for v in result.violations]})
         return
-    if found.violations:
-        rows = ([v.task_id, v.invariant, v.text] for v in found.violations)
+    if result.violations:
+        rows = ([v.task_id, v.invariant, v.text] for v in result.violations)
         print_rich(table(["task", "invariant", "violation"], rows))
     print_line(
-        f"tasks: {found.tasks}, events: {found.events}, checks: {found.checks}, violations: {len(found.violations)}"
+        f"tasks: {result.tasks}, events: {result.events}, checks: {result.checks}, violations: {len(result.violations)}"
     )
-    if found.without_ledgers:
-        print_line(f"not judged by the ledgers, because they moved meanwhile: {found.without_ledgers} tasks")
+    if result.without_ledgers:
+        print_line(f"not checked by the ledgers, because they moved meanwhile: {result.without_ledgers} tasks")

@@ -10,7 +10,7 @@ import psycopg
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 
-from audit.breakers import SEEN
+from audit.breakers import SEEN_WITHIN
 from chaos.matrix.case_run import Run
 from chaos.matrix.partial_failures import PARTIAL_FAILURES
 from chaos.matrix.scenarios import Scenario
@@ -92,7 +92,7 @@ async def service_shut(run: Run) -> None:
     """A person has kept tasks from a service for long, when an order comes to it; it goes on once it is let in."""
     force = run.world.stores.breakers.force
     await force("payments", "open", requester="a play", reason="their maintenance")
-    await eventually(lambda: _has_long_moved(run, "payments"), within_s=2 * SEEN.total_seconds())
+    await eventually(lambda: _has_long_moved(run, "payments"), within_s=2 * SEEN_WITHIN.total_seconds())
     await run.submit(ORDER)
     await _heard(run, EventKind.RELEASED, EventKind.PROCESSED)
     await force("payments", None, requester="a play", reason="they are back")
@@ -236,7 +236,7 @@ def _newest_sweep(run: Run) -> int:
 
 async def _has_long_moved(run: Run, service: str) -> bool:
     """Whether every statement sees what the breaker of a service did last."""
-    return await asyncio.to_thread(_moved_before, run, service, SEEN)
+    return await asyncio.to_thread(_moved_before, run, service, SEEN_WITHIN)
 
 
 def _moved_before(run: Run, service: str, age: timedelta) -> bool:

@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from audit.checks import ledger, log, row
+from audit.checks import Check, events, ledgers, rows
 from audit.evidence import Ledgers
-from audit.judge import Check
-from audit.run import Findings, audit
-from audit.sources import open_loader
-from audit.task_record import Terms
+from audit.run import AuditResult, audit
+from audit.sources.stores import open_loader
+from audit.task import Tolerances
 from devstack.demo.figures import Money, ServiceFigures, TaskFigures, figures_of_service, figures_of_task, money_of
 from devstack.demo.moment import Moment
 from devstack.demo.services import Sabotage, SimulatorControl
@@ -23,21 +22,21 @@ from store.admission import GONE
 _MOST_AUDITS = 3
 
 _ONCE: tuple[Check, ...] = (
-    ledger.effect_is_there_at_most_once,
-    log.finished_work_is_not_repeated,
+    ledgers.effect_is_there_at_most_once,
+    events.finished_work_is_not_repeated,
 )
 _COMPLETE: tuple[Check, ...] = (
-    ledger.processed_has_every_effect,
-    row.processed_is_complete,
+    ledgers.processed_has_every_effect,
+    rows.processed_is_complete,
 )
 _UNDONE: tuple[Check, ...] = (
-    ledger.compensated_has_no_effect,
-    row.compensated_is_undone,
+    ledgers.compensated_has_no_effect,
+    rows.compensated_is_undone,
 )
-_PAID: tuple[Check, ...] = (ledger.money_adds_up,)
+_PAID: tuple[Check, ...] = (ledgers.money_adds_up,)
 _GRANTED: tuple[Check, ...] = (
-    ledger.calls_stay_within_what_was_granted,
-    row.budgets_are_not_overdrawn,
+    ledgers.calls_stay_within_what_was_granted,
+    rows.budgets_are_not_overdrawn,
 )
 _TOLD = frozenset(c.__name__ for c in (*_ONCE, *_COMPLETE, *_UNDONE, *_PAID, *_GRANTED))
 """Invariants that the demo tells in words of its own; of all others it tells that they hold."""
@@ -71,16 +70,15 @@ class DemoVerdict:
         return all(c.holds for c in self.checks)
 
 
-async def audited(state_url: str, orders_url: str, control: SimulatorControl) -> Findings:
+async def audited(state_url: str, orders_url: str, control: SimulatorControl) -> AuditResult:
     """Every task against every invariant, by the stores and by the services' ledgers.
 
     Once more if a task moved meanwhile, as the ledgers can't judge it then.
     """
-    async with open_loader(state_url, orders_url, Terms(), GONE) as loader:
+    async with open_loader(state_url, orders_url, Tolerances(), GONE) as loader:
         for _ in range(_MOST_AUDITS):
             asked_at = await loader.now()
-            ledgers = Ledgers.of((await control.tally()).by_service, asked_at)
-            findings = await audit(loader, ledgers=ledgers)
+            findings = await audit(loader, ledgers=Ledgers.of((await control.tally()).by_service, asked_at))
             if not findings.without_ledgers:
                 break
     return findings
@@ -88,7 +86,7 @@ async def audited(state_url: str, orders_url: str, control: SimulatorControl) ->
 
 def verdict_of(
     moment: Moment,
-    findings: Findings,
+    findings: AuditResult,
     records: Mapping[str, Json],
     faults: Sequence[Sabotage],
     kills: Sequence[Kill],
@@ -130,22 +128,22 @@ def _nobody_is_needed(moment: Moment) -> Assertion:
     return _assertion("no task waits for a person any more", left, "none")
 
 
-def _no_effect_twice(findings: Findings, services: Sequence[ServiceFigures]) -> Assertion:
+def _no_effect_twice(findings: AuditResult, services: Sequence[ServiceFigures]) -> Assertion:
     found = f"{sum(s.live for s in services)} effects"
     return _by_audit("no effect stands twice: one at most for each task and step", findings, _ONCE, found)
 
 
-def _processed_is_complete(findings: Findings, moment: Moment) -> Assertion:
+def _processed_is_complete(findings: AuditResult, moment: Moment) -> Assertion:
     found = f"{len(moment.in_state(TaskState.PROCESSED))} tasks"
     return _by_audit("Processed means that every step's effect is there", findings, _COMPLETE, found)
 
 
-def _compensated_is_undone(findings: Findings, moment: Moment) -> Assertion:
+def _compensated_is_undone(findings: AuditResult, moment: Moment) -> Assertion:
     found = f"{len(moment.in_state(TaskState.COMPENSATED))} tasks"
     return _by_audit("Compensated means that no effect is left that has an undo", findings, _UNDONE, found)
 
 
-def _money_adds_up(findings: Findings, money: Mapping[str, Money]) -> Assertion:
+def _money_adds_up(findings: AuditResult, money: Mapping[str, Money]) -> Assertion:
     """By the audit for each task; in all, which it can't know, by what the orders cost."""
     sums = "; ".join(
         f"{_amount(m.charged)} − {_amount(m.refunded)} = {_amount(m.charged - m.refunded)} {c}, due {_amount(m.owed)}"
@@ -157,7 +155,7 @@ def _money_adds_up(findings: Findings, money: Mapping[str, Money]) -> Assertion:
     return _assertion(rule, against, f"{sums}, by {findings.tasks * len(_PAID)} checks")
 
 
-def _within_what_was_granted(findings: Findings, tasks: Sequence[TaskFigures]) -> Assertion:
+def _within_what_was_granted(findings: AuditResult, tasks: Sequence[TaskFigures]) -> Assertion:
     most = max((s.calls for t in tasks for s in t.steps), default=0)
     return _by_audit("no step got more calls than were granted", findings, _GRANTED, f"{most} at most for one step")
 
@@ -170,20 +168,20 @@ def _kill_was_survived(moment: Moment, kills: Sequence[Kill]) -> Assertion:
     return Assertion("the worker was killed with work in hand, and none of it was lost", bool(held) and done, said)
 
 
-def _all_else_holds(findings: Findings, moment: Moment) -> Assertion:
+def _all_else_holds(findings: AuditResult, moment: Moment) -> Assertion:
     against = [f"{v.task_id}: {v.text}" for v in findings.violations if v.invariant not in _TOLD]
-    against += [f"{t.task_id}: it was not audited" for t in moment.tasks if t.task_id not in findings.seen]
+    against += [f"{t.task_id}: it was not audited" for t in moment.tasks if t.task_id not in findings.task_ids]
     if findings.without_ledgers:
         against.append(f"{findings.without_ledgers} tasks kept moving, and were not judged by the ledgers")
     found = f"{findings.checks} checks in all, of {findings.tasks} tasks and {findings.events} events"
     return _assertion("every other invariant of `audit` holds as well", against, found)
 
 
-def _by_audit(rule: str, findings: Findings, checks: Sequence[Check], found: str) -> Assertion:
+def _by_audit(rule: str, findings: AuditResult, checks: Sequence[Check], found: str) -> Assertion:
     return _assertion(rule, _against(findings, checks), f"{found}, by {findings.tasks * len(checks)} checks")
 
 
-def _against(findings: Findings, checks: Sequence[Check]) -> list[str]:
+def _against(findings: AuditResult, checks: Sequence[Check]) -> list[str]:
     names = {c.__name__ for c in checks}
     return [f"{v.task_id}: {v.text}" for v in findings.violations if v.invariant in names]
 

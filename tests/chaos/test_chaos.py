@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.judge import Violation
+from audit.checks import Violation
 from chaos.run import SHORT, Run
 from chaos.verdict import Code, Figures, Guards, Verdict, missing
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from audit import judge
+from audit.checks import ALL_TASKS_CHECKS, TASK_CHECKS
 from chaos.planted.bugs import BUGS, CHAOS, NOTHING, Bug, named
 from chaos.planted.patches import Behaviour, Statement, Unplantable
 from chaos.planted.run import show
@@ -46,9 +46,7 @@ def test_bug_fits_what_it_is_planted_in(bug: Bug) -> None:
 
 
 def test_bug_is_shown_by_invariants_that_there_are() -> None:
-    whole = {c.__name__ for c in judge.WHOLE_CHECKS}
-    checks = (*judge.CHECKS, *judge.LEDGER_CHECKS, *judge.RUN_CHECKS, *judge.SUBMITTER_CHECKS)
-    known = {c.__name__ for c in checks} | whole | OF_TIERS
+    known = {c.__name__ for c in (*TASK_CHECKS, *ALL_TASKS_CHECKS)} | OF_TIERS
     assert {i for bug in BUGS for i in bug.shown_by} - known == set()
     assert all(bug.shown_by for bug in BUGS)
 

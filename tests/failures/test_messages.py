@@ -15,8 +15,9 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from audit.run import audit
-from audit.sources import open_loader
-from audit.task_record import Terms
+from audit.sources.ledgers import read_ledgers
+from audit.sources.stores import open_loader
+from audit.task import Tolerances
 from devstack.servers.postgres import EmbeddedPostgres
 from domain.attempts import WriteResult
 from domain.states import StepState, TaskState
@@ -64,8 +65,8 @@ async def test_orders_end_whole_or_undone_although_messages_are_lost_or_doubled(
     async with httpx.AsyncClient(base_url=simulators.url) as http:
         fired = [r for s in FULL for r in (await http.get(f"/control/{s}/faults")).json()]
     assert {r["rule"]["kind"] for r in fired if r["fired"]} == set(FAULTS)
-    async with open_loader(databases.app, databases.orders, Terms(detection_delay=SOON), HOUR) as loader:
-        assert (await audit(loader, None, await loader.ledgers(simulators.url))).violations == []
+    async with open_loader(databases.app, databases.orders, Tolerances(detection_delay=SOON), HOUR) as loader:
+        assert (await audit(loader, None, await read_ledgers(simulators.url, await loader.now()))).violations == []
 
 
 @pytest.fixture

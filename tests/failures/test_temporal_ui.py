@@ -17,9 +17,10 @@ from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
 
 from audit.run import audit
-from audit.sources import open_loader
-from audit.task_record import Terms
-from audit.temporal_runs import read_runs
+from audit.sources.ledgers import read_ledgers
+from audit.sources.runs import read_runs
+from audit.sources.stores import open_loader
+from audit.task import Tolerances
 from chaos.proxy import Faults, Proxy
 from devstack.servers.temporal import EmbeddedTemporal
 from devstack.stack.environment import SERVICES
@@ -103,9 +104,9 @@ async def ends(bench: Bench, simulators: Simulators, task_id: str) -> tuple[Task
 
 async def violations(databases: Databases, simulators: Simulators) -> list[Any]:
     """What the audit says of all tasks and of what the services have done."""
-    terms = Terms(detection_delay=timedelta(seconds=3))
-    async with open_loader(databases.app, databases.orders, terms, timedelta(seconds=30)) as loader:
-        return (await audit(loader, None, await loader.ledgers(simulators.url))).violations
+    tolerances = Tolerances(detection_delay=timedelta(seconds=3))
+    async with open_loader(databases.app, databases.orders, tolerances, timedelta(seconds=30)) as loader:
+        return (await audit(loader, None, await read_ledgers(simulators.url, await loader.now()))).violations
 
 
 @pytest.mark.failure(93)
@@ -194,8 +195,8 @@ async def test_paused_run_is_listed_and_terminated_like_any_other(
     bench: Bench, databases: Databases, simulators: Simulators, order: dict[str, Any], task_id: str
 ) -> None:
     async def statuses() -> list[str]:
-        async with open_loader(databases.app, databases.orders, Terms(), timedelta(seconds=30)) as loader:
-            return [r.status for r in (await read_runs(bench.client, loader)).by_task.get(task_id, ())]
+        async with open_loader(databases.app, databases.orders, Tolerances(), timedelta(seconds=30)) as loader:
+            return [r.status for r in (await read_runs(bench.client, await loader.now())).by_task.get(task_id, ())]
 
     async def listed() -> bool:
         return await statuses() == ["PAUSED"]

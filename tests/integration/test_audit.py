@@ -12,13 +12,15 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from audit.evidence import Answer, Answers, Caps
-from audit.run import Findings, audit
-from audit.sources import open_loader
-from audit.task_record import Terms
-from audit.temporal_runs import read_runs
+from audit.evidence import SubmissionReplies, SubmissionReply
+from audit.run import AuditResult, audit
+from audit.sources.ledgers import read_ledgers
+from audit.sources.runs import read_runs
+from audit.sources.stores import open_loader
+from audit.task import Tolerances
 from domain.states import TaskState
 from runtime.settings import Settings
+from store.admission import AdmissionCaps
 from testing.bench import Bench
 from testing.databases import Databases
 from testing.simulators import Simulators
@@ -54,18 +56,20 @@ DAMAGE = {
 }
 
 
-async def audited(bench: Bench, databases: Databases, simulators: Simulators, answers: Answers) -> Findings:
-    """Everything that can bear witness does, but Temporal only of these tasks: the server has seen other tests."""
-    terms = Terms(detection_delay=timedelta(seconds=3))
-    async with open_loader(databases.app, databases.orders, terms, timedelta(seconds=30)) as loader:
-        runs = await read_runs(bench.client, loader)
+async def audited(
+    bench: Bench, databases: Databases, simulators: Simulators, answers: SubmissionReplies
+) -> AuditResult:
+    """By all evidence, but of Temporal only these tasks: the server has seen other tests."""
+    tolerances = Tolerances(detection_delay=timedelta(seconds=3))
+    async with open_loader(databases.app, databases.orders, tolerances, timedelta(seconds=30)) as loader:
+        runs = await read_runs(bench.client, await loader.now())
         return await audit(
             loader,
             None,
-            await loader.ledgers(simulators.url),
+            await read_ledgers(simulators.url, await loader.now()),
             runs=replace(runs, by_task={t: r for t, r in runs.by_task.items() if t in answers.by_task}),
-            answers=answers,
-            caps=Caps(in_flight=1, pending=1),
+            replies=answers,
+            caps=AdmissionCaps(1, 1, timedelta(days=1)),
             page=1,
         )
 
@@ -87,7 +91,7 @@ async def test_audit_is_silent_on_what_ran_and_finds_each_damage(
         assert await bench.settled(task_id) is TaskState.PROCESSED
         await bench.submit({**order, "card_token": "tok_declined"}, declined)
         await bench.settled(declined)
-    answers = Answers.of([await answered(bench, t) for t in (task_id, declined)])
+    answers = SubmissionReplies.of([await answered(bench, t) for t in (task_id, declined)])
     await listed(bench, answers)
     clean = await audited(bench, databases, simulators, answers)
     assert (clean.violations, clean.tasks, clean.without_ledgers) == ([], 2, 0)
@@ -123,7 +127,7 @@ async def test_audit_finds_a_step_that_differs_from_its_first_answer(
     async with bench.worker():
         await bench.submit(machine, task_id, "provisioning")
         assert await bench.settled(task_id) is TaskState.PROCESSED
-    answers = Answers.of([await answered(bench, task_id)])
+    answers = SubmissionReplies.of([await answered(bench, task_id)])
     assert (await audited(bench, databases, simulators, answers)).violations == []
     with psycopg.connect(databases.owner) as connection:
         statement = """UPDATE inbox SET body = jsonb_build_object('outcome', body -> 'outcome' || %s) WHERE key = %s"""
@@ -146,7 +150,7 @@ async def test_audit_command_hears_every_witness_and_says_what_does_not_hold(
         await bench.submit(order, task_id)
         await bench.settled(task_id)
     answers = [await answered(bench, task_id)]
-    await listed(bench, Answers.of(answers))
+    await listed(bench, SubmissionReplies.of(answers))
     log = tmp_path / "submissions.jsonl"
     log.write_text("".join(a.model_dump_json() + "\n" for a in answers))
     witnesses = ("--ledgers", simulators.url, "--submissions", str(log))
@@ -161,13 +165,13 @@ async def test_audit_command_hears_every_witness_and_says_what_does_not_hold(
     assert (await starter(settings, "audit", "nobody")).code == 3
 
 
-async def answered(bench: Bench, task_id: str) -> Answer:
+async def answered(bench: Bench, task_id: str) -> SubmissionReply:
     """What the submitter of a task was told."""
     task = (await bench.page(task_id)).task
-    return Answer(task_id=task_id, submitter="cli", digest=task.record_digest, verdict="accepted", new=True)
+    return SubmissionReply(task_id=task_id, submitter="cli", digest=task.record_digest, verdict="accepted", new=True)
 
 
-async def listed(bench: Bench, answers: Answers) -> None:
+async def listed(bench: Bench, answers: SubmissionReplies) -> None:
     """Wait until Temporal lists the runs of these tasks: its visibility lags."""
 
     async def there() -> bool:

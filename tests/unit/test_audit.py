@@ -1,27 +1,20 @@
-"""Each invariant: a picture that violates it is caught, by its name; clean ones pass."""
+"""Each invariant: a task that violates it is caught, by its name; clean ones pass."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 
-from audit.checks.whole import Whole
-from audit.evidence import Answer, Answers, Caps, Ledgers, Run, Runs, Witnesses
-from audit.judge import (
-    CHECKS,
-    LEDGER_CHECKS,
-    RUN_CHECKS,
-    SUBMITTER_CHECKS,
-    WHOLE_CHECKS,
-    judge,
-    judge_whole,
-)
-from audit.task_record import Picture
-from tests.unit.task_records import (
+from audit.checks import ALL_TASKS_CHECKS, TASK_CHECKS, violations_of, violations_of_all
+from audit.checks.all_tasks import AllTasks
+from audit.evidence import Evidence, Ledgers, Run, Runs, SubmissionReplies, SubmissionReply
+from audit.task import AuditedTask
+from store.admission import AdmissionCaps
+from tests.unit.audited_tasks import (
     NOW,
     Json,
-    answer,
     answered_later,
     at,
     breakers,
@@ -34,24 +27,25 @@ from tests.unit.task_records import (
     moved,
     pending,
     processed,
+    reply,
     resubmitted,
     run,
     running,
 )
 
 
-def broken(picture: Json, change: Callable[[Json], object]) -> Json:
-    change(picture)
-    return picture
+def broken(task: Json, change: Callable[[Json], object]) -> Json:
+    change(task)
+    return task
 
 
-def found(picture: Json) -> set[str]:
-    return {v.invariant for v in judge(Picture.model_validate(picture)) if v.task_id == "t" and v.text}
+def found(task: Json) -> set[str]:
+    return {v.invariant for v in violations_of(AuditedTask.model_validate(task)) if v.task_id == "t" and v.text}
 
 
 DAMAGE: list[tuple[str, Json, Callable[[Json], object]]] = [
     ("events_are_numbered_without_a_gap", processed(), lambda p: p["events"][3].update(number=9)),
-    ("events_fold_to_the_row", pending(), lambda p: p["task"].update(state="Compensating")),
+    ("events_fold_to_the_row", pending(), lambda p: p["row"].update(state="Compensating")),
     ("state_changes_are_legal", processed(), lambda p: p["events"][4].update(kind="expired", actor="supervisor")),
     ("epochs_rise_by_one_with_each_claim", processed(), lambda p: p["events"][3].update(epoch=2)),
     ("only_the_holder_moves_it", processed(), lambda p: p["events"][3].update(actor="order/t/7")),
@@ -70,14 +64,14 @@ DAMAGE: list[tuple[str, Json, Callable[[Json], object]]] = [
     ("requests_say_who_asked_and_why", compensated(), lambda p: p["events"][5].update(detail={})),
     ("events_fold_to_the_steps", processed(), lambda p: p["events"][4].update(detail={})),
     ("events_fold_to_the_steps", processed(), lambda p: p["steps"][1].update(state="Running")),
-    ("failures_are_counted_once", failed(), lambda p: p["task"].update(failure_count=2)),
+    ("failures_are_counted_once", failed(), lambda p: p["row"].update(failure_count=2)),
     ("step_failures_have_their_events", expired(), lambda p: p["steps"][1].update(failure_count=2)),
     ("finished_work_is_not_repeated", processed(), lambda p: p["events"][4].update(detail={"completed": "a"})),
     ("first_answer_decides_its_step", answered_later(), lambda p: p["steps"][1].update(result={"id": "other"})),
-    ("first_answer_decides_its_step", answered_later(), lambda p: p["inbox"]["t:b:0"].update(kind="failed")),
+    ("first_answer_decides_its_step", answered_later(), lambda p: p["later_answers"][0].update(kind="failed")),
     (
         "first_answer_decides_its_step",
-        failed() | {"inbox": answered_later()["inbox"]},
+        failed() | {"later_answers": answered_later()["later_answers"]},
         lambda p: p["events"][4].update(detail={"step": "b", "code": "no"}),
     ),
     ("steps_begin_in_their_order", processed(), lambda p: p["events"][2].update(detail={"began": "b"})),
@@ -100,10 +94,10 @@ DAMAGE: list[tuple[str, Json, Callable[[Json], object]]] = [
     ("compensated_is_undone", compensated(), lambda p: p["undo_log"][0].update(state="Failed")),
     ("what_needs_a_person_has_an_alert", failed(), lambda p: p.update(alerts=[])),
     ("what_needs_a_person_has_an_alert", resubmitted(), lambda p: p.update(alerts=[])),
-    ("what_needs_a_person_says_why", failed(), lambda p: p["task"].update(error=None)),
-    ("held_exactly_while_it_has_a_deadline", running(), lambda p: p["task"].update(complete_by=None)),
-    ("nothing_is_stuck", running(), lambda p: p["task"].update(complete_by=at(-31))),
-    ("nothing_is_stuck", pending(), lambda p: p["task"].update(not_before=at(-301))),
+    ("what_needs_a_person_says_why", failed(), lambda p: p["row"].update(error=None)),
+    ("held_exactly_while_it_has_a_deadline", running(), lambda p: p["row"].update(complete_by=None)),
+    ("nothing_is_stuck", running(), lambda p: p["row"].update(complete_by=at(-31))),
+    ("nothing_is_stuck", pending(), lambda p: p["row"].update(not_before=at(-301))),
     ("budgets_are_not_overdrawn", running(), lambda p: p["steps"][0].update(budget_left=-1)),
     ("undo_runs_in_reverse", compensated(), lambda p: p["undo_log"][0].update(undone_at=at(-3))),
     ("undo_log_fits_the_steps", processed(), lambda p: p["undo_log"].pop()),
@@ -164,23 +158,23 @@ DAMAGE: list[tuple[str, Json, Callable[[Json], object]]] = [
     (
         "no_run_outlives_its_task",
         processed(),
-        lambda p: [p["task"].update(updated_at=at(-301)), p["runs"][0].update(status="RUNNING")],
+        lambda p: [p["row"].update(updated_at=at(-301)), p["runs"][0].update(status="RUNNING")],
     ),
-    ("task_was_submitted", processed(), lambda p: p["answers"].clear()),
-    ("refused_submission_wrote_nothing", pending(), lambda p: p.update(answers=[answer("refused")])),
-    ("same_submission_gets_the_same_answer", pending(), lambda p: p["answers"].append(answer("conflict"))),
-    ("same_submission_gets_the_same_answer", pending(), lambda p: p["answers"].append(answer(digest="other"))),
-    ("same_submission_gets_the_same_answer", pending(), lambda p: p["answers"].append(answer(new=True))),
+    ("task_was_submitted", processed(), lambda p: p["replies"].clear()),
+    ("refused_submission_wrote_nothing", pending(), lambda p: p.update(replies=[reply("refused")])),
+    ("same_submission_gets_the_same_answer", pending(), lambda p: p["replies"].append(reply("conflict"))),
+    ("same_submission_gets_the_same_answer", pending(), lambda p: p["replies"].append(reply(digest="other"))),
+    ("same_submission_gets_the_same_answer", pending(), lambda p: p["replies"].append(reply(new=True))),
     ("acknowledged_task_is_whole", pending(), lambda p: p.update(digest=None)),
-    ("contradiction_is_kept_apart", pending(), lambda p: p["answers"].append(answer("conflict", "other"))),
+    ("contradiction_is_kept_apart", pending(), lambda p: p["replies"].append(reply("conflict", "other"))),
 ]
 
 
 @pytest.mark.failure(10)
 @pytest.mark.demand("H10")
-@pytest.mark.parametrize(("invariant", "picture", "change"), DAMAGE, ids=[d[0] for d in DAMAGE])
-def test_violated_invariant_is_named(invariant: str, picture: Json, change: Callable[[Json], object]) -> None:
-    assert invariant in found(broken(picture, change))
+@pytest.mark.parametrize(("invariant", "task", "change"), DAMAGE, ids=[d[0] for d in DAMAGE])
+def test_violated_invariant_is_named(invariant: str, task: Json, change: Callable[[Json], object]) -> None:
+    assert invariant in found(broken(task, change))
 
 
 CLEAN = [
@@ -196,9 +190,9 @@ CLEAN = [
 ]
 
 
-@pytest.mark.parametrize("picture", CLEAN, ids=[p["task"]["state"] for p in CLEAN])
-def test_clean_task_violates_nothing(picture: Json) -> None:
-    assert found(picture) == set()
+@pytest.mark.parametrize("task", CLEAN, ids=[p["row"]["state"] for p in CLEAN])
+def test_clean_task_violates_nothing(task: Json) -> None:
+    assert found(task) == set()
 
 
 def test_run_that_a_person_reset_is_no_second_run() -> None:
@@ -207,7 +201,7 @@ def test_run_that_a_person_reset_is_no_second_run() -> None:
 
 @pytest.mark.demand("C8")
 def test_task_that_waits_for_an_open_breaker_is_not_stuck() -> None:
-    waiting = broken(pending(), lambda p: p["task"].update(not_before=at(-301)))
+    waiting = broken(pending(), lambda p: p["row"].update(not_before=at(-301)))
     assert found(waiting | {"open_breakers": ["svc"]}) == set()
 
 
@@ -228,10 +222,10 @@ LET_IN = {
 @pytest.mark.demand("C10")
 @pytest.mark.parametrize("of", [answered_later, failed], ids=["completed", "refused"])
 def test_answer_that_came_when_its_step_had_ended_is_no_violation(of: Callable[[], Json]) -> None:
-    picture = of() | {"inbox": answered_later()["inbox"]}
-    picture["inbox"]["t:b:0"].update(result={"id": "other"}, received_at=at(-54))
-    picture["events"][4]["detail"] |= {"step": "b"}
-    assert found(picture) == set()
+    task = of() | {"later_answers": answered_later()["later_answers"]}
+    task["later_answers"][0].update(result={"id": "other"}, received_at=at(-54))
+    task["events"][4]["detail"] |= {"step": "b"}
+    assert found(task) == set()
 
 
 @pytest.mark.demand("C8")
@@ -241,30 +235,32 @@ def test_step_that_a_breaker_may_have_let_begin_is_no_violation(of: Json) -> Non
 
 
 def test_log_of_some_submitters_says_nothing_of_what_others_submitted() -> None:
-    assert found(broken(processed(), lambda p: p.update(answers=None))) == set()
+    assert found(broken(processed(), lambda p: p.update(replies=None))) == set()
 
 
-def submitted(task_id: str, after_s: float, until_s: float | None = None, definition: str = "order") -> Picture:
+def submitted(task_id: str, after_s: float, until_s: float | None = None, definition: str = "order") -> AuditedTask:
     """A task that was taken in at an instant, and processed at another."""
     p = processed()
-    p["task"].update(task_id=task_id, definition=definition)
+    p["row"].update(task_id=task_id, definition=definition)
     times = [after_s, after_s + 0.1, after_s + 0.2, after_s + 0.3, until_s]
     p["events"] = [e | {"at": at(t)} for e, t in zip(p["events"], times, strict=True) if t is not None]
-    return Picture.model_validate(p)
+    return AuditedTask.model_validate(p)
 
 
-ONE_IN_FLIGHT = Caps(in_flight=1, pending=9)
-STRANGERS: list[tuple[str, str, Whole]] = [
+ONE_IN_FLIGHT = AdmissionCaps(in_flight=1, pending=9, pending_age=timedelta(hours=1))
+STRANGERS: list[tuple[str, str, AllTasks]] = [
     (
         "acknowledged_task_is_there",
         "lost",
-        Whole(Witnesses(answers=Answers.of([Answer.model_validate(answer() | {"task_id": "lost"})]))),
+        AllTasks(
+            Evidence(replies=SubmissionReplies.of([SubmissionReply.model_validate(reply() | {"task_id": "lost"})]))
+        ),
     ),
     (
         "effect_belongs_to_a_task",
         "nobody",
-        Whole(
-            Witnesses(
+        AllTasks(
+            Evidence(
                 ledgers=Ledgers.of(
                     {
                         "svc": {
@@ -282,29 +278,29 @@ STRANGERS: list[tuple[str, str, Whole]] = [
     (
         "run_belongs_to_a_task",
         "nobody",
-        Whole(
-            Witnesses(
+        AllTasks(
+            Evidence(
                 runs=Runs.of(
                     [Run.model_validate(run(1) | {"workflow_id": f"order/nobody/{n}"}) for n in (1, "undo")], NOW
                 )
             )
         ),
     ),
-    ("record_belongs_to_a_task", "stray", Whole(Witnesses(), strays=["stray"])),
+    ("record_belongs_to_a_task", "stray", AllTasks(Evidence(), orphans=["stray"])),
 ]
 
 
 @pytest.mark.demand("H10")
 @pytest.mark.parametrize(("invariant", "task_id", "seen"), STRANGERS, ids=[s[0] for s in STRANGERS])
-def test_what_belongs_to_no_task_is_named(invariant: str, task_id: str, seen: Whole) -> None:
-    assert [(v.invariant, v.task_id) for v in judge_whole(seen)] == [(invariant, task_id)]
+def test_what_belongs_to_no_task_is_named(invariant: str, task_id: str, seen: AllTasks) -> None:
+    assert [(v.invariant, v.task_id) for v in violations_of_all(seen)] == [(invariant, task_id)]
 
 
-def over_the_cap(*pictures: Picture, caps: Caps = ONE_IN_FLIGHT) -> list[str]:
-    seen = Whole(Witnesses(caps=caps))
-    for picture in pictures:
-        seen.add(picture)
-    return [v.task_id for v in judge_whole(seen) if v.invariant == "admission_caps_held"]
+def over_the_cap(*tasks: AuditedTask, caps: AdmissionCaps = ONE_IN_FLIGHT) -> list[str]:
+    seen = AllTasks(Evidence(caps=caps))
+    for task in tasks:
+        seen.add(task)
+    return [v.task_id for v in violations_of_all(seen) if v.invariant == "admission_caps_held"]
 
 
 @pytest.mark.demand("A9", "H10")
@@ -329,15 +325,14 @@ def test_task_of_another_definition_takes_no_room() -> None:
     ids=["it had just ended when Temporal was asked", "the deadline of its last call had just passed"],
 )
 def test_run_that_may_still_be_about_to_end_is_no_violation(change: Callable[[Json], object]) -> None:
-    picture = processed()
-    picture["task"].update(updated_at=at(-301))
-    picture["runs"][0].update(status="RUNNING")
-    assert found(picture) == {"no_run_outlives_its_task"}
-    change(picture)
-    assert found(picture) == set()
+    task = processed()
+    task["row"].update(updated_at=at(-301))
+    task["runs"][0].update(status="RUNNING")
+    assert found(task) == {"no_run_outlives_its_task"}
+    change(task)
+    assert found(task) == set()
 
 
-def test_every_invariant_has_a_picture_that_violates_it() -> None:
-    per_task = {c.__name__ for c in (*CHECKS, *LEDGER_CHECKS, *RUN_CHECKS, *SUBMITTER_CHECKS)}
-    assert per_task == {name for name, _, _ in DAMAGE}
-    assert {c.__name__ for c in WHOLE_CHECKS} == {name for name, _, _ in STRANGERS} | {"admission_caps_held"}
+def test_every_invariant_has_a_task_that_violates_it() -> None:
+    assert {c.__name__ for c in TASK_CHECKS} == {name for name, _, _ in DAMAGE}
+    assert {c.__name__ for c in ALL_TASKS_CHECKS} == {name for name, _, _ in STRANGERS} | {"admission_caps_held"}

@@ -9,13 +9,13 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from audit.breakers import Breakers
-from audit.evidence import Answer, Frozen, Ledger, Run
+from audit.evidence import Call, Effect, Frozen, Ledger, Run, SubmissionReply
 from domain.ids import attempt_id, idempotency_key
 from domain.messages import Json
 from domain.states import EventKind, StepState, TaskState, UndoState
 
 
-class TaskView(Frozen):
+class TaskRow(Frozen):
     """A row of `task`."""
 
     task_id: str
@@ -42,7 +42,7 @@ class TaskView(Frozen):
         return attempt_id(self.definition, self.task_id, self.epoch)
 
 
-class StepView(Frozen):
+class StepRow(Frozen):
     """A row of `step`."""
 
     name: str
@@ -65,7 +65,7 @@ class StepView(Frozen):
         return self.state is not StepState.NOT_STARTED
 
 
-class EntryView(Frozen):
+class UndoEntry(Frozen):
     """A row of `compensation`."""
 
     seq: int
@@ -75,7 +75,7 @@ class EntryView(Frozen):
     undone_at: datetime | None
 
 
-class EventView(Frozen):
+class EventRow(Frozen):
     """A row of `event`. A kind that this release does not know is kept as it is: it may be a newer one's."""
 
     number: int
@@ -88,7 +88,7 @@ class EventView(Frozen):
     at: datetime
 
     @property
-    def stays(self) -> bool:
+    def keeps_state(self) -> bool:
         """Whether it left the task's state as it was."""
         return self.state_from is self.state_to
 
@@ -101,20 +101,14 @@ class LaterAnswer(Frozen):
     result: Json | None = None
     received_at: datetime
 
-    @classmethod
-    def of(cls, row: Any) -> LaterAnswer:
-        """From the row."""
-        said = row.body["outcome"]
-        return cls(key=row.key, kind=said["kind"], result=said.get("result"), received_at=row.received_at)
 
-
-class AlertView(Frozen):
+class AlertRow(Frozen):
     """A row of `alert`."""
 
     kind: str
 
 
-class DefinitionView(Frozen):
+class DefinitionRow(Frozen):
     """What a definition's policies say of its steps, and whether a live worker has it."""
 
     policies: Mapping[str, Any]
@@ -133,8 +127,8 @@ class DefinitionView(Frozen):
         found: Sequence[str] = self._step(step).get("after", ())
         return found
 
-    def within(self, step: str) -> timedelta | None:
-        """Its complete-within allowance; None if the policies do not say."""
+    def complete_within(self, step: str) -> timedelta | None:
+        """The time that it may take; None if the policies do not say."""
         seconds = self._step(step).get("within_s")
         return None if seconds is None else timedelta(seconds=seconds)
 
@@ -143,69 +137,93 @@ class DefinitionView(Frozen):
         return found
 
 
-class Terms(Frozen):
+class Tolerances(Frozen):
     """How late is too late.
 
     Attributes:
         detection_delay: A held task may be overdue by so much before the Supervisor must have found it.
         claim_delay: A task may be due by so much before a live worker must have claimed it.
-        network_bound: A call may reach its service by so much after it was sent: what a busy machine takes; where
+        network_delay: A call may reach its service by so much after it was sent: what a busy machine takes; where
             messages are held back on purpose, whoever does so says for how long.
-        clocks_differ: A service's clock may be behind the state store's by so much.
+        clock_skew: A service's clock may be behind the state store's by so much.
     """
 
     detection_delay: timedelta = timedelta(seconds=20)
     claim_delay: timedelta = timedelta(minutes=5)
-    network_bound: timedelta = timedelta(seconds=3)
-    clocks_differ: timedelta = timedelta(seconds=1)
+    network_delay: timedelta = timedelta(seconds=3)
+    clock_skew: timedelta = timedelta(seconds=1)
 
 
-class Picture(Frozen):
+class AuditedTask(Frozen):
     """One task.
 
     Attributes:
-        inbox: By key, the answer that came first of those that came later.
+        later_answers: To the present keys of its steps, in the order of their arrival.
         digest: That of its business record; None if there is none.
         definition: None if it is not on record.
-        ledgers: By service; None where they were not asked, or the task moved after they were read.
-        runs: Of its attempts; None where Temporal was not asked.
-        runs_asked_at: When Temporal was asked.
-        answers: To its submitter; None where the log of that submitter is not at hand.
+        ledgers: By service; empty where they were not read, or the task moved after they were.
+        runs: Of its attempts. runs_asked_at: When Temporal was asked for them; None where it was not.
+        replies: To its submitter; None where the log of that submitter is not at hand.
         breakers: What the circuit breakers of all services did.
-        outages: Until when supervision or the store was out, each time that a sweep found so.
         open_breakers: Services that nobody calls just now; a task that needs one of them waits with reason.
+        outages: Until when supervision or the store was out, each time that a sweep found so.
         now: The database's clock when the rows were read.
     """
 
-    task: TaskView
-    steps: Sequence[StepView]
-    undo_log: Sequence[EntryView]
-    events: Sequence[EventView]
-    alerts: Sequence[AlertView]
-    inbox: Mapping[str, LaterAnswer] = Field(default_factory=dict)
+    row: TaskRow
+    steps: Sequence[StepRow]
+    undo_log: Sequence[UndoEntry]
+    events: Sequence[EventRow]
+    alerts: Sequence[AlertRow]
+    later_answers: Sequence[LaterAnswer] = ()
     digest: str | None
-    definition: DefinitionView | None
-    ledgers: Mapping[str, Ledger] | None = None
-    runs: Sequence[Run] | None = None
+    definition: DefinitionRow | None
+    ledgers: Mapping[str, Ledger] = Field(default_factory=dict)
+    runs: Sequence[Run] = ()
     runs_asked_at: datetime | None = None
-    answers: Sequence[Answer] | None = None
+    replies: Sequence[SubmissionReply] | None = None
     breakers: Breakers = Field(default_factory=Breakers)
     open_breakers: frozenset[str] = frozenset()
     outages: tuple[datetime, ...] = ()
     now: datetime
-    terms: Terms = Field(default_factory=Terms)
+    tolerances: Tolerances = Field(default_factory=Tolerances)
 
-    def undoable(self, step: str) -> bool:
+    @property
+    def effects(self) -> list[Effect]:
+        """At all services."""
+        return [e for ledger in self.ledgers.values() for e in ledger.effects]
+
+    @property
+    def tombstones(self) -> list[Effect]:
+        """At all services."""
+        return [t for ledger in self.ledgers.values() for t in ledger.tombstones]
+
+    @property
+    def calls(self) -> list[Call]:
+        """At all services, without questions by key."""
+        return [c for ledger in self.ledgers.values() for c in ledger.calls]
+
+    @property
+    def probes(self) -> list[Call]:
+        """Questions by key, at all services."""
+        return [p for ledger in self.ledgers.values() for p in ledger.probes]
+
+    def has_undo(self, step: str) -> bool:
         """Whether a step has an undo, by the policies on record or by the undo log."""
         return self.entry(step) is not None or (self.definition is not None and self.definition.has_undo(step))
 
-    def entry(self, step: str) -> EntryView | None:
+    def entry(self, step: str) -> UndoEntry | None:
         """The step's entry in the undo log, if it has one."""
         return next((e for e in self.undo_log if e.step == step), None)
 
-    def answer_to(self, step: StepView) -> LaterAnswer | None:
-        """The answer that came first to the step's present key, of those that came later."""
-        return self.inbox.get(idempotency_key(self.task.task_id, step.name, step.key_generation))
+    def answer_to(self, step: StepRow) -> LaterAnswer | None:
+        """The first of the answers that came later to the step's present key."""
+        key = idempotency_key(self.row.task_id, step.name, step.key_generation)
+        return next((a for a in self.later_answers if a.key == key), None)
+
+    def complete_within(self, step: str) -> timedelta | None:
+        """The time that a step may take; None if no policy on record says."""
+        return self.definition.complete_within(step) if self.definition else None
 
     @property
     def waits_for_a_breaker(self) -> bool:
@@ -214,7 +232,7 @@ class Picture(Frozen):
         return bool(needed & self.open_breakers)
 
     @property
-    def repaired(self) -> set[str]:
+    def repaired_steps(self) -> set[str]:
         """The steps whose undo a person skipped or closed by hand at some time, in whatever order."""
         return {str(e.detail.get("step")) for e in self.events if e.kind is EventKind.UNDO_REPAIRED}
 

@@ -1,4 +1,4 @@
-"""Pictures of one task, `t`, that the audit may be shown: it went each way without a fault, by every witness."""
+"""One task, `t`, as the audit may find it: it went each way without a fault, by all evidence."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run(epoch: int, status: str = "COMPLETED", **more: Any) -> Json:
     return {"workflow_id": f"order/t/{epoch}", "run_id": f"run-{epoch}", "status": status, **more}
 
 
-def answer(verdict: str = "accepted", digest: str = "d", **more: Any) -> Json:
+def reply(verdict: str = "accepted", digest: str = "d", **more: Any) -> Json:
     return {"task_id": "t", "submitter": "shop", "digest": digest, "verdict": verdict, **more}
 
 
@@ -81,7 +81,7 @@ def breakers(*events: Json, service: str = "svc") -> Json:
 def processed() -> Json:
     """A task of two steps that went well; both at one service."""
     return {
-        "task": {
+        "row": {
             "task_id": "t",
             "definition": "order",
             "version": 1,
@@ -113,7 +113,7 @@ def processed() -> Json:
             "has_live_worker": True,
         },
         "runs": [run(1)],
-        "answers": [answer(new=True), answer()],
+        "replies": [reply(new=True), reply()],
         "ledgers": {"svc": {"effects": [effect("a"), effect("b", made=-40)], "calls": [call("a"), call("b")]}},
         "now": NOW,
         "runs_asked_at": NOW,
@@ -124,14 +124,14 @@ def answered_later() -> Json:
     """The same, whose second step was answered later."""
     p = processed()
     p["steps"][1] |= {"result": {"id": "b-1"}, "completed_at": at(-55)}
-    p["inbox"] = {"t:b:0": {"key": "t:b:0", "kind": "completed", "result": {"id": "b-1"}, "received_at": at(-55.5)}}
+    p["later_answers"] = [{"key": "t:b:0", "kind": "completed", "result": {"id": "b-1"}, "received_at": at(-55.5)}]
     return p
 
 
 def compensated() -> Json:
     """The same, undone."""
     p = processed()
-    p["task"] |= {"state": "Compensated", "epoch": 2, "last_event": 10}
+    p["row"] |= {"state": "Compensated", "epoch": 2, "last_event": 10}
     by = "order/t/2"
     p["events"] += [
         event(6, "undo_requested", "Processed>Compensating", 1, "ada", reason="returned"),
@@ -151,7 +151,7 @@ def compensated() -> Json:
 def running() -> Json:
     """The same, in its second step."""
     p = processed()
-    p["task"] |= {"state": "Processing", "locked_by": "order/t/1", "complete_by": at(5), "last_event": 4}
+    p["row"] |= {"state": "Processing", "locked_by": "order/t/1", "complete_by": at(5), "last_event": 4}
     p["events"].pop()
     p["steps"][1] |= {"state": "Running", "budget_left": 6, "reserved": 3}
     p["runs"] = [run(1, "RUNNING")]
@@ -161,11 +161,11 @@ def running() -> Json:
 def failed() -> Json:
     """The same, refused in its second step."""
     p = running()
-    p["task"] |= {"state": "Error", "locked_by": None, "complete_by": None, "last_event": 5}
+    p["row"] |= {"state": "Error", "locked_by": None, "complete_by": None, "last_event": 5}
     p["events"].append(event(5, "failed", "Processing>Error", 1))
     p["steps"][1] |= {"state": "Failed", "reserved": 0}
     p["alerts"] = [{"kind": "task_in_error"}]
-    p["task"] |= {"failure_count": 1, "error": {"message": "no"}}
+    p["row"] |= {"failure_count": 1, "error": {"message": "no"}}
     p["runs"] = [run(1, "FAILED")]
     return p
 
@@ -183,7 +183,7 @@ def resubmitted() -> Json:
     """The same, sent on its way again."""
     p = expired()
     p["events"].append(event(6, "resubmitted", "Error>Pending", 1, "ada", reason="mended"))
-    p["task"] |= {"state": "Pending", "last_event": 6, "failure_count": 0, "error": None}
+    p["row"] |= {"state": "Pending", "last_event": 6, "failure_count": 0, "error": None}
     p["steps"][1] |= {"failure_count": 0}
     return p
 
@@ -191,7 +191,7 @@ def resubmitted() -> Json:
 def pending() -> Json:
     """Just submitted."""
     p = processed()
-    p["task"] |= {"state": "Pending", "epoch": 0, "last_event": 1, "last_seq": 0}
+    p["row"] |= {"state": "Pending", "epoch": 0, "last_event": 1, "last_seq": 0}
     p |= {
         "events": p["events"][:1],
         "undo_log": [],
@@ -214,7 +214,7 @@ def closed_by_hand() -> Json:
         event(13, "late_answer", "Compensated>Compensated", 3, "order/t/1"),
         event(14, "of_a_newer_release", "Compensated>Compensated", 3, "somebody"),
     ]
-    p["task"] |= {"epoch": 3, "last_event": 14}
+    p["row"] |= {"epoch": 3, "last_event": 14}
     p["undo_log"][1] |= {"state": "ClosedByHand", "undone_at": None}
     p["ledgers"]["svc"]["effects"][1]["undone_at"] = None
     p["ledgers"]["svc"]["calls"] = [call("a"), call("b"), call("a", undo=True) | {"token": 3}]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from datetime import datetime
 
 from pydantic import ValidationError
 from temporalio.api.common.v1 import WorkflowExecution
@@ -13,7 +14,6 @@ from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
 from temporalio.client import Client, WorkflowHistory
 
 from audit.evidence import Run, Runs
-from audit.sources import Loader
 from domain.attempts import RunInput
 from store.submission import digest_of
 
@@ -21,9 +21,11 @@ _AT_ONCE = 20
 _RESET = WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW
 
 
-async def read_runs(client: Client, loader: Loader) -> Runs:
-    """Every attempt's runs that Temporal has on record; those that were made by a reset are marked."""
-    asked_at = await loader.now()
+async def read_runs(client: Client, asked_at: datetime) -> Runs:
+    """Every attempt's runs that Temporal has on record; those that a reset made are marked.
+
+    `asked_at`: by the state store's clock, just now.
+    """
     several = asyncio.Semaphore(_AT_ONCE)
     found = await asyncio.gather(*[_with_digest(client, r, several) async for r in _listed(client) if r.is_attempt])
     times = Counter(r.workflow_id for r in found)

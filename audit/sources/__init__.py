@@ -1,0 +1,1 @@
+"""Where the evidence comes from: both databases, the services' ledgers, Temporal."""
