@@ -172,7 +172,7 @@ class Dispatcher:
         while True:
             try:
                 dsn, name = self._store.database.dsn, "dispatcher-listen"
-                async with await connect_async(dsn, autocommit=True, application_name=name) as connection:
+                async with await connect_async(dsn, application_name=name) as connection:
                     await connection.execute(f"LISTEN {CHANNEL}")
                     self.wake()  # what was told before
                     async for told in connection.notifies():

@@ -30,7 +30,7 @@ TRANSPORT: dict[str, Any] = {
 """How a connection speaks, and how it notices that its other end is gone."""
 
 SQLALCHEMY = "postgresql+psycopg://"
-"""Address of an engine whose connections come from `connect` or `connect_async`."""
+"""Address of an engine whose connections come from `connect`."""
 
 _NO_TIMEOUT = "SET statement_timeout = 0"
 _OUT_OF_REACH = (
@@ -76,11 +76,10 @@ def connect(dsn: str, **options: Any) -> Connection[Any]:
 
 
 async def connect_async(dsn: str, **options: Any) -> AsyncConnection[Any]:
-    """As `connect`, without blocking."""
+    """As `connect`, without blocking, and in autocommit."""
     connection = await AsyncConnection.connect(dsn, **TRANSPORT | options | {"autocommit": True})
     try:
         await set_up(connection)
-        await connection.set_autocommit(options.get("autocommit", False))
     except BaseException:
         await connection.close()
         raise
@@ -100,7 +99,7 @@ async def is_shared(dsn: str) -> bool:
 
     What a session sets, prepares or listens to is then lost, or another's.
     """
-    async with await connect_async(dsn, autocommit=True) as one, await connect_async(dsn, autocommit=True) as other:
+    async with await connect_async(dsn) as one, await connect_async(dsn) as other:
         before = await _session_of(one)
         async with other.transaction():
             return before == await _session_of(other) or before != await _session_of(one)

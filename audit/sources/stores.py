@@ -111,7 +111,7 @@ async def open_loader(
 async def _connected(dsn: str, place: str) -> AsyncIterator[AsyncConnection[Any]]:
     """Each transaction sees one snapshot, so that a task that moves meanwhile is not seen half."""
     with reaching(place):
-        connection = await connect_async(dsn, autocommit=True, row_factory=dict_row)
+        connection = await connect_async(dsn, row_factory=dict_row)
     async with connection:
         await connection.set_isolation_level(IsolationLevel.REPEATABLE_READ)
         yield connection

@@ -96,7 +96,7 @@ async def through_the_pool(dsn: str, statement: str) -> Any:
 
 
 async def by_itself(dsn: str, statement: str) -> Any:
-    async with await connect_async(dsn, autocommit=True) as connection:
+    async with await connect_async(dsn) as connection:
         return (await (await connection.execute(statement)).fetchone() or [None])[0]
 
 
