@@ -7,14 +7,17 @@ calls them is in `activities.call_loop`: allowance, pauses, draining, and what b
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar, Literal, TypeVar, get_type_hints
 
 from pydantic import BaseModel
 
+from activities.authentication import Authentication
 from activities.call import Call
+from activities.http import error_in
+from activities.meanings import Meanings
 from domain.faults import DefinitionError
 from domain.messages import Json
 
@@ -60,7 +63,14 @@ class Agent:
     """Wraps one remote service.
 
     Attributes:
-        service: Name of the service: selects its URL in the settings, and its task queue where it has one.
+        service: Name of the service: selects its address and credentials in the settings.
+        over_http: Whether it is called over HTTP, at an address; others use `call.once` and `call.service.credentials`.
+        authentication: How its requests are authenticated. needs: Names of further credentials.
+        headers: Sent with every request.
+        key_header, fence_header, time_left_header: Headers of the idempotency key, the fencing token, and the
+            milliseconds left; empty where the service takes none.
+        means: What its answers mean, where that is not the common meaning.
+        call_within: Longest that one call may take. most_connections: At once, from one process.
         remembers: How long the service remembers a key. After that nothing is sent again that may have been done.
         undoes_within: How long after the first call of a step the service still undoes it by its keys. After that no
             undo is sent: the service might have forgotten what there is to undo, and call that a success.
@@ -68,6 +78,16 @@ class Agent:
     """
 
     service: ClassVar[str]
+    over_http: ClassVar[bool] = True
+    authentication: ClassVar[Authentication | None] = None
+    needs: ClassVar[tuple[str, ...]] = ()
+    headers: ClassVar[Mapping[str, str]] = {}
+    key_header: ClassVar[str] = "Idempotency-Key"
+    fence_header: ClassVar[str] = "X-Fencing-Token"
+    time_left_header: ClassVar[str] = "X-Time-Left-Ms"
+    means: ClassVar[Meanings] = {}
+    call_within: ClassVar[timedelta] = timedelta(hours=1)
+    most_connections: ClassVar[int] = 100
     remembers: ClassVar[timedelta] = timedelta(hours=24)
     undoes_within: ClassVar[timedelta] = timedelta(days=30)
     keeps_tombstones: ClassVar[bool] = True
@@ -78,6 +98,19 @@ class Agent:
         An Agent whose service can't be asked does not override this, and sends again with the same key.
         """
         raise NotImplementedError
+
+    def error_in(self, body: Json) -> tuple[str, str]:
+        """Code and message of an error answer; whatever it raises for a body of another shape, KeyError or TypeError,
+        leaves the status to speak."""
+        return error_in(body)
+
+    async def close(self) -> None:
+        """Close what the Agent opened by itself; once, at the end of its process."""
+
+    @classmethod
+    def needed(cls) -> tuple[str, ...]:
+        """Names of the credentials without which it can't be called."""
+        return cls.needs + (cls.authentication.needs if cls.authentication else ())
 
     @classmethod
     def can_ask(cls) -> bool:

@@ -33,5 +33,5 @@ class AskedByKey(Agent):
         answer = await call.ask(f"/operations/{quote(call.key, safe='')}", unknown="unknown_key")
         if answer is None:
             return None
-        found = _Operation.model_validate(answer[1])
+        found = _Operation.model_validate(answer.body)
         return Found(state=_STATES[found.state], status=found.status or 200, body=found.body or {})

@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
+from typing import Self
 
-import httpx
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, SecretStr, ValidationError
 
 from activities.agent import Action, Agent, AnswersLater
 from activities.call import LEAST_S, Call
 from activities.clock import uptime
 from activities.draining import Draining, LetGo
-from activities.outcomes import Lacking, ended_by, in_vain, kept, result_of, seconds, words
+from activities.outcomes import Lacking, ended_by, in_vain, kept, no_access, result_of, seconds, words
+from activities.services import Service
 from domain.error_words import describe_error, first_problem
 from domain.faults import (
     KEY_FORGOTTEN,
     Fault,
+    NoAccess,
     OutOfTime,
     OvertakenFault,
     PermanentFault,
@@ -35,16 +37,11 @@ from domain.messages import AgentRequest, Completed, Json, Outcome, StoodDown
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 
 
-def setting_of(service: str) -> str:
-    """The environment variable that holds a service's address."""
-    return f"SAS_SERVICES__{service.upper()}"
-
-
 class Agents:
-    """The Agents of a process.
+    """The Agents of a process, and their connections, which end with its context.
 
     Args:
-        agents: The classes; services: base URL by service name.
+        agents: The classes; services: base URL by service name; access: credentials by name, by service name.
         callback_url: Address, by idempotency key, for services that answer later.
         draining: The worker's end: no call begins after it has, and those that take too long then are let go.
     """
@@ -52,20 +49,32 @@ class Agents:
     def __init__(
         self,
         agents: list[type[Agent]],
-        services: dict[str, str],
-        client: httpx.AsyncClient,
+        services: Mapping[str, str],
+        access: Mapping[str, Mapping[str, SecretStr]] | None = None,
         *,
         callback_url: Callable[[str], str] | None = None,
         draining: Draining | None = None,
     ) -> None:
-        self._services, self._client, self._callback_url = services, client, callback_url
+        self._callback_url = callback_url
+        self._services = {
+            a.service: Service(a, services.get(a.service), (access or {}).get(a.service, {})) for a in agents
+        }
         self._draining = draining or Draining(timedelta(0))
         self._agents = {a.service: a() for a in agents}
         self.actions = {a.name: a for agent in agents for a in agent.actions()}
 
-    def without_address(self, services: set[str]) -> list[str]:
-        """The settings that are missing for calls to these services."""
-        return sorted(setting_of(s) for s in services if s not in self._services)
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for agent in self._agents.values():
+            await agent.close()
+        for service in self._services.values():
+            await service.close()
+
+    def missing(self, services: Iterable[str]) -> list[str]:
+        """What is missing for calls to these services: settings, each with what is wrong."""
+        return [problem for s in sorted(services) for problem in self._services[s].missing()]
 
     async def carry_out(
         self, request: AgentRequest, deadline: float, tell: Callable[[str], None] = lambda _: None
@@ -84,11 +93,11 @@ class Agents:
             AnswersLater: The service took the work and will answer by callback.
         """
         try:
-            spec, url, body = self._wanted(request)
+            spec, body = self._wanted(request)
         except Lacking as lack:
             return StoodDown.for_want(lack.part, lack.of, request.epoch)
-        call = self._call(spec, url, request, deadline)
-        cause, pause_s, again_at = "no call was made", _FIRST_PAUSE_S, uptime()
+        call = self._call(spec, request, deadline)
+        cause, pause_s, again_at, turned_away = "no call was made", _FIRST_PAUSE_S, uptime(), False
         while True:
             if self._draining.begun.is_set():
                 text = f"the worker is shutting down ({cause})"
@@ -99,6 +108,11 @@ class Agents:
                     return Completed(result=await self._once(spec, call, request, body), calls=call.sent)
             except (Lacking, LetGo, PermanentFault, OvertakenFault, OutOfTime) as end:
                 return ended_by(end, call, request, cause)
+            except NoAccess as fault:  # once more, as a credential may have been replaced just now
+                cause, wait_s = words(fault), pause_s
+                if turned_away or call.left < 1 or wait_s > call.time_left - LEAST_S:
+                    return no_access(fault, call, request)
+                turned_away = True
             except TransientFault as fault:
                 call.unknown = call.unknown or isinstance(fault, UnknownOutcome)
                 cause, wait_s = words(fault), _pause_after(fault, call, pause_s)
@@ -107,24 +121,25 @@ class Agents:
             pause_s, again_at = min(pause_s * 2, _LONGEST_PAUSE_S), uptime() + wait_s
             await self._wait(wait_s)
 
-    def _wanted(self, request: AgentRequest) -> tuple[Action, str, BaseModel | None]:
-        """The action that is asked for, the address of its service, and its request; raises `Lacking`."""
+    def _wanted(self, request: AgentRequest) -> tuple[Action, BaseModel | None]:
+        """The action that is asked for, and its request; raises `Lacking`."""
         spec = self.actions.get(request.action)
         if spec is None:
             raise Lacking(request.action, "a worker has no such action: give it this release")
-        url = self._services.get(spec.service)
-        if url is None:
-            raise Lacking(f"service {spec.service}", f"a worker has no address of it: set {setting_of(spec.service)}")
+        if problem := self._services[spec.service].address_problem():
+            raise Lacking(f"service {spec.service}", f"a worker can't call it: {problem}")
         try:
-            return spec, url, spec.request.model_validate(request.body) if spec.request else None
+            return spec, spec.request.model_validate(request.body) if spec.request else None
         except ValidationError as error:
             raise Lacking(spec.name, f"a worker can't read its request: {first_problem(error)}") from error
 
-    def _call(self, spec: Action, url: str, request: AgentRequest, deadline: float) -> Call:
+    def _call(self, spec: Action, request: AgentRequest, deadline: float) -> Call:
         key = undo_key(request.task_id, request.step, request.generation) if request.undo else request.keys[-1]
         return Call(
-            base_url=url.rstrip("/"),
-            client=self._client,
+            agent=self._agents[spec.service],
+            service=self._services[spec.service],
+            task_id=request.task_id,
+            step=request.step,
             key=key,
             keys=request.keys,
             epoch=request.epoch,
@@ -143,7 +158,7 @@ class Agents:
             Fault: As the service or the Agent has it. Lacking: This release of the Agent fails before it calls.
         """
         try:
-            return await self._ask_or_send(self._agents[spec.service], spec, call, request, body)
+            return await self._ask_or_send(call.agent, spec, call, request, body)
         except (Fault, AnswersLater):
             raise
         except Exception as error:
@@ -163,7 +178,7 @@ class Agents:
             found = await agent.find(call) if agent.can_ask() else None
             if found is not None:
                 call.unknown = False
-                return result_of(found, spec)
+                return result_of(found, spec, agent)
             if call.age_s > agent.remembers.total_seconds():
                 raise _no_longer_known(agent, request)
             call.unknown = not agent.can_ask()  # never seen: whatever it answers to this key now is its first word

@@ -1,62 +1,40 @@
-"""The edge to the remote services: one factory for HTTP clients, and one table that sorts what can go wrong."""
+"""The edge to services that speak HTTP: one factory for clients, a bounded exchange, and what can go wrong, sorted."""
 
 from __future__ import annotations
 
 import json
+import ssl
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import Any
 
 import httpx
 
-from domain.faults import (
-    AnswerTooLong,
-    Fault,
-    OvertakenFault,
-    PermanentFault,
-    StillAtWork,
-    TransientFault,
-    UnknownOutcome,
-)
+from activities.meanings import FAULTS, Meaning, Meanings, meaning_of
+from domain.faults import AnswerTooLong, Fault, NotSent, PermanentFault, StillAtWork, TransientFault, UnknownOutcome
 from domain.json_text import read_json
 from domain.messages import MOST_PAUSE_S, Json
 from domain.text import clean
 
-_STATUS: dict[int, type[Fault]] = {
-    401: TransientFault,  # our credentials, not the task: a deployment can mend it
-    403: TransientFault,
-    407: TransientFault,
-    408: TransientFault,  # it says itself that it did not start
-    409: PermanentFault,  # but see _AT_WORK: a twin of this request is still being worked on
-    412: OvertakenFault,  # the fencing token is older than one that it has seen
-    425: TransientFault,
-    429: TransientFault,
-    500: UnknownOutcome,
-    502: UnknownOutcome,
-    503: TransientFault,
-    504: UnknownOutcome,
-}
-"""What a status means. Any other 4xx is permanent; any other 5xx has an unknown outcome."""
-
-_MOST_PAUSE = timedelta(seconds=MOST_PAUSE_S)
-
 MOST_BYTES = 256 * 1024
 """Longest answer that is read: results are kept in the store and pass through Temporal's histories."""
 
-_AT_WORK = "in_progress"
+_MOST_PAUSE = timedelta(seconds=MOST_PAUSE_S)
 _TWIN_PAUSE = timedelta(seconds=1)
 """Pause while a twin of the request is being worked on, where the service names none."""
 
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 """Certainly nothing reached the service. Any other transport error leaves the outcome unknown."""
 
+ErrorReader = Callable[[Json], tuple[str, str]]
+"""Takes code and message out of the body of an error answer; raises KeyError or TypeError for one of another shape."""
 
-def new_client() -> httpx.AsyncClient:
+
+def new_client(*, tls: ssl.SSLContext | bool = True, most_connections: int = 100) -> httpx.AsyncClient:
     """A client without retries or redirects of its own: the durable budget owns the retries."""
-    return httpx.AsyncClient(
-        transport=httpx.AsyncHTTPTransport(retries=0, limits=httpx.Limits(max_connections=100)),
-        follow_redirects=False,
-    )
+    limits = httpx.Limits(max_connections=most_connections)
+    transport = httpx.AsyncHTTPTransport(verify=tls, retries=0, limits=limits)
+    return httpx.AsyncClient(transport=transport, follow_redirects=False)
 
 
 async def exchange(client: httpx.AsyncClient, request: httpx.Request, *, reads: bool = True) -> httpx.Response:
@@ -94,22 +72,35 @@ _OF_THE_WIRE = frozenset({"content-encoding", "content-length", "transfer-encodi
 def fault_of_transport(error: httpx.HTTPError) -> Fault:
     """The fault that a transport error stands for."""
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return TransientFault(what) if isinstance(error, _NOT_SENT) else UnknownOutcome(what)
+    return NotSent(what) if isinstance(error, _NOT_SENT) else UnknownOutcome(what)
 
 
-def fault_of_answer(response: httpx.Response) -> Fault | None:
-    """The fault that an answer stands for; None if it is a success."""
-    if response.is_success:
+def error_in(body: Json) -> tuple[str, str]:
+    """Code and message of an error in the shape `{"error": {"code": …, "message": …}}`."""
+    return body["error"]["code"], body["error"]["message"]
+
+
+def fault_of_answer(response: httpx.Response, *tables: Meanings, reader: ErrorReader = error_in) -> Fault | None:
+    """The fault that an answer stands for; None if it is a success. `tables`: as `meaning_of` takes them."""
+    code, message = ("", "") if response.is_success else error_of(response, reader)
+    meaning = meaning_of(response.status_code, code, *tables)
+    if meaning is Meaning.SUCCESS:
         return None
-    code, message = _said(response)
-    default: type[Fault] = PermanentFault if 400 <= response.status_code < 500 else UnknownOutcome
-    kind = StillAtWork if code == _AT_WORK else _STATUS.get(response.status_code, default)
-    text = f"{response.status_code} {code}: {message}"
+    kind, text = FAULTS[meaning], f"{response.status_code} {code or meaning}: {message or response.reason_phrase}"
     if kind is PermanentFault:
-        return PermanentFault(code, text)
+        return PermanentFault(code or f"http_{response.status_code}", text)
     if issubclass(kind, TransientFault):
         return kind(text, _retry_after(response) or (_TWIN_PAUSE if kind is StillAtWork else None))
     return kind(text)
+
+
+def error_of(response: httpx.Response, reader: ErrorReader = error_in) -> tuple[str, str]:
+    """The service's own code and message, shortened; or what can be said without them."""
+    try:
+        code, message = reader(read_object(response.content))
+        return clean(str(code))[:100], clean(str(message))[:500]
+    except (ValueError, KeyError, TypeError):
+        return f"http_{response.status_code}", response.reason_phrase
 
 
 def body_of(response: httpx.Response) -> Json:
@@ -136,20 +127,6 @@ def read_object(text: bytes) -> Json:
     if not isinstance(body, dict):
         raise ValueError("it is no JSON object")
     return body
-
-
-def code_of(response: httpx.Response) -> str:
-    """The service's own code of an error."""
-    return _said(response)[0]
-
-
-def _said(response: httpx.Response) -> tuple[str, str]:
-    """The service's own code and message, shortened; or what can be said without them."""
-    try:
-        error: Any = read_object(response.content)["error"]
-        return clean(str(error["code"]))[:100], clean(str(error["message"]))[:500]
-    except (ValueError, KeyError, TypeError):
-        return f"http_{response.status_code}", response.reason_phrase
 
 
 def _retry_after(response: httpx.Response) -> timedelta | None:

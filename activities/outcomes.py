@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from activities.agent import Action, AnswersLater, Found
+from activities.agent import Action, Agent, AnswersLater, Found
 from activities.call import LEAST_S, Call
 from activities.draining import LetGo
 from activities.http import fault_of_answer
@@ -16,6 +16,7 @@ from domain.error_words import first_problem
 from domain.faults import (
     AnswerTooLong,
     Fault,
+    NoAccess,
     OutOfTime,
     OvertakenFault,
     PermanentFault,
@@ -77,7 +78,13 @@ def in_vain(fault: TransientFault, call: Call, request: AgentRequest) -> Outcome
     return GaveUp(cause=text, unknown=call.unknown, sent=call.sent, retry_after_s=seconds(fault.retry_after))
 
 
-def result_of(found: Found, spec: Action) -> Json:
+def no_access(fault: NoAccess, call: Call, request: AgentRequest) -> Outcome:
+    """What a request comes to whose credential is refused: a deployment can mend that, so it costs the task nothing."""
+    gave = StoodDown.for_want(f"service {request.service}", words(fault), request.epoch)
+    return gave.model_copy(update={"sent": call.sent})
+
+
+def result_of(found: Found, spec: Action, agent: Agent) -> Json:
     """What the service's word on a key comes to, as if it had just answered.
 
     Raises:
@@ -86,7 +93,7 @@ def result_of(found: Found, spec: Action) -> Json:
     if found.state == "undone":
         raise PermanentFault("undone", "the service says that it was undone")
     if found.state == "refused":
-        fault = fault_of_answer(httpx.Response(found.status, json=found.body))
+        fault = fault_of_answer(httpx.Response(found.status, json=found.body), agent.means, reader=agent.error_in)
         raise fault or PermanentFault("refused", "the service says that it refused it")
     if spec.result is None:
         return {}

@@ -2,6 +2,8 @@
 
 Fault
 ├── TransientFault        again with the same key: certainly not done
+│   ├── NotSent           as well, and nothing reached the service
+│   ├── NoAccess          as well: our credential is missing or refused, which is not the task's fault
 │   └── UnknownOutcome    as well, but perhaps done: asked by key first, where the service can be asked
 │       └── StillAtWork   as well, but the service is at it just now
 ├── PermanentFault        never
@@ -47,6 +49,14 @@ class TransientFault(Fault):
     def __init__(self, message: str, retry_after: timedelta | None = None) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class NotSent(TransientFault):
+    """Certainly nothing reached the service: it costs the task none of its calls."""
+
+
+class NoAccess(TransientFault):
+    """Our credential is missing, or the service refuses it, so it did nothing: it costs the task none of its calls."""
 
 
 class UnknownOutcome(TransientFault):

@@ -55,6 +55,12 @@ def know(values: Iterable[str]) -> None:
         _by_value.cache_clear()
 
 
+def forget(values: Iterable[str]) -> None:
+    """These are secret no more, such as a token that has ended: what is known does not grow for ever."""
+    _known.difference_update(form for value in values for form in _forms(value))
+    _by_value.cache_clear()
+
+
 def is_secret(name: str) -> bool:
     """Whether what has this name is secret, going by the name."""
     return bool(_SECRET_NAME.search(name))

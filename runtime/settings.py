@@ -16,6 +16,7 @@ from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError
 
+from activities.credentials import secrets_of
 from domain.faults import Unreachable, UsageError
 from domain.packages import SAMPLES
 from domain.redaction import is_secret, know, secrets_in
@@ -57,6 +58,12 @@ class Settings(BaseSettings):
     )
     services: dict[str, WebAddress] = Field(
         default_factory=dict, description="base URL of each remote service: SAS_SERVICES__PAYMENTS=https://…"
+    )
+
+    access: dict[str, dict[str, SecretStr]] = Field(
+        default_factory=dict,
+        description="credentials of each remote service: SAS_ACCESS__PAYMENTS__TOKEN=…, or the path of a file:"
+        " SAS_ACCESS__PAYMENTS__TOKEN_FILE=…",
     )
 
     task_slots: int = Field(16, ge=1, le=500, description="tasks that one worker holds at once")
@@ -137,8 +144,14 @@ class Settings(BaseSettings):
         """Have what is secret in them taken out of whatever this process shows."""
         given = [getattr(self, name) for name in type(self).model_fields]
         hidden = [value.get_secret_value() for value in given if isinstance(value, SecretStr)]
+        credentials = [credential for service in self.access.values() for credential in service.items()]
+        hidden += [part for name, value in credentials for part in secrets_of(name, value.get_secret_value())]
         shown = [*self.services.values(), self.callback_url, self.ui_url]
-        own = [value for name, value in os.environ.items() if name.startswith(_OWN) and is_secret(name)]
+        own = [
+            value
+            for name, value in os.environ.items()
+            if name.startswith(_OWN) and is_secret(name) and not name.endswith("_FILE")
+        ]
         know([*hidden, *own, *(secret for address in (*hidden, *shown) for secret in secrets_in(address))])
 
     def short_secrets(self) -> list[str]:
@@ -191,5 +204,5 @@ def unknown_settings() -> list[str]:
     return [
         f"{name} is no setting" + "".join(f": is {near} meant?" for near in get_close_matches(name, known, n=1))
         for name in sorted(given)
-        if name not in known and not name.startswith("SAS_SERVICES__")
+        if name not in known and not name.startswith(("SAS_SERVICES__", "SAS_ACCESS__"))
     ]

@@ -78,8 +78,8 @@ class Cloud(AskedByKey):
     @action
     async def allocate_address(self, call: Call, request: AllocateAddress) -> Address:
         """Allocate an address."""
-        _, body = await call.post("/addresses", request)
-        return Address.model_validate(body)
+        reply = await call.post("/addresses", request)
+        return Address.model_validate(reply.body)
 
     @action
     async def release_address(self, call: Call) -> None:
@@ -89,8 +89,8 @@ class Cloud(AskedByKey):
     @action
     async def create_disk(self, call: Call, request: CreateDisk) -> Disk:
         """Create a disk."""
-        _, body = await call.post("/disks", request)
-        return Disk.model_validate(body)
+        reply = await call.post("/disks", request)
+        return Disk.model_validate(reply.body)
 
     @action
     async def delete_disk(self, call: Call) -> None:
@@ -101,10 +101,10 @@ class Cloud(AskedByKey):
     async def create_machine(self, call: Call, request: CreateMachine) -> Machine:
         """Create a machine: 202 means that the answer comes later; asked again, the service tells what it has."""
         order = MachineOrder(**request.model_dump(), callback_url=call.callback_url)
-        status, body = await call.post("/machines", order)
-        if status == 202:
+        reply = await call.post("/machines", order)
+        if reply.status == 202:
             raise AnswersLater
-        return Machine.model_validate(body)
+        return Machine.model_validate(reply.body)
 
     @action
     async def delete_machine(self, call: Call) -> None:
@@ -114,5 +114,5 @@ class Cloud(AskedByKey):
     @action
     async def register_name(self, call: Call, request: RegisterName) -> Name:
         """Register the name. Refused for good: `name_taken`."""
-        _, body = await call.post("/names", request)
-        return Name.model_validate(body)
+        reply = await call.post("/names", request)
+        return Name.model_validate(reply.body)

@@ -33,5 +33,5 @@ class Mail(AskedByKey):
     @action
     async def send(self, call: Call, request: Message) -> Sent:
         """Send a message once, whatever is repeated."""
-        _, body = await call.post("/messages", request)
-        return Sent.model_validate(body)
+        reply = await call.post("/messages", request)
+        return Sent.model_validate(reply.body)

@@ -38,8 +38,8 @@ class Payments(AskedByKey):
     @action
     async def charge(self, call: Call, request: Charge) -> Charged:
         """Charge the card once, whatever is repeated. Refused for good: `card_declined`."""
-        _, body = await call.post("/charges", request)
-        return Charged.model_validate(body)
+        reply = await call.post("/charges", request)
+        return Charged.model_validate(reply.body)
 
     @action
     async def refund(self, call: Call, request: Refund) -> None:

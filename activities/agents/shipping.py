@@ -41,8 +41,8 @@ class Shipping(AskedByKey):
     @action
     async def book(self, call: Call, request: Book) -> Booked:
         """Book a shipment. Refused for good: `unknown_address`."""
-        _, body = await call.post("/shipments", request)
-        return Booked.model_validate(body)
+        reply = await call.post("/shipments", request)
+        return Booked.model_validate(reply.body)
 
     @action
     async def cancel(self, call: Call) -> None:

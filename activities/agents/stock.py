@@ -36,8 +36,8 @@ class Stock(AskedByKey):
     @action
     async def reserve(self, call: Call, request: Reserve) -> Reserved:
         """Reserve stock. Refused for good: `out_of_stock`."""
-        _, body = await call.post("/reservations", request)
-        return Reserved.model_validate(body)
+        reply = await call.post("/reservations", request)
+        return Reserved.model_validate(reply.body)
 
     @action
     async def cancel(self, call: Call) -> None:

@@ -13,11 +13,12 @@ from uuid import uuid4
 
 import httpx
 
-from activities.call import Call
+from activities.call import Call, Reply
 from activities.clock import uptime
 from definitions import registry
 from domain.attempts import StepWork, WriteResult
 from domain.definition import Definition
+from domain.faults import Fault
 from domain.messages import AgentRequest, Completed, GaveUp, Grant, Json, Outcome
 from runtime.starts import Started
 from store.admission import Admission, AdmissionCaps, CapReached, NewTask
@@ -31,31 +32,31 @@ _MORE_TRIES = 2
 
 
 def with_token_of_first_attempt(real: Any) -> Any:
-    def _call(self: Any, spec: Any, url: str, request: AgentRequest, deadline: float) -> Call:
-        return real(self, spec, url, request.model_copy(update={"epoch": 1}), deadline)  # type: ignore[no-any-return]
+    def _call(self: Any, spec: Any, request: AgentRequest, deadline: float) -> Call:
+        return real(self, spec, request.model_copy(update={"epoch": 1}), deadline)  # type: ignore[no-any-return]
 
     return _call
 
 
 def with_key_of_attempt(real: Any) -> Any:
-    def _call(self: Any, spec: Any, url: str, request: AgentRequest, deadline: float) -> Call:
-        call: Call = real(self, spec, url, request, deadline)
+    def _call(self: Any, spec: Any, request: AgentRequest, deadline: float) -> Call:
+        call: Call = real(self, spec, request, deadline)
         return call if request.undo else replace(call, key=f"{request.task_id}:{request.step}:{request.epoch}")
 
     return _call
 
 
 def with_deadline_on_wall_clock(real: Any) -> Any:
-    def _call(self: Any, spec: Any, url: str, request: AgentRequest, deadline: float) -> Call:
-        return real(self, spec, url, request, deadline + _AN_HOUR_S)  # type: ignore[no-any-return]
+    def _call(self: Any, spec: Any, request: AgentRequest, deadline: float) -> Call:
+        return real(self, spec, request, deadline + _AN_HOUR_S)  # type: ignore[no-any-return]
 
     return _call
 
 
 def asking_without_a_reservation(real: Any) -> Any:
-    async def ask(self: Call, path: str, unknown: str) -> tuple[int, Json] | None:
+    async def ask(self: Call, path: str, unknown: str, **how: Any) -> Reply | None:
         self.left, self.sent = self.left + 1, self.sent - 1
-        return await real(self, path, unknown)  # type: ignore[no-any-return]
+        return await real(self, path, unknown, **how)  # type: ignore[no-any-return]
 
     return ask
 
@@ -86,13 +87,13 @@ def undoing_only_what_is_there(real: Any) -> Any:
 
 
 def retrying_below_the_budget(real: Any) -> Any:
-    async def _exchange(self: Call, method: str, path: str, body: Json | None, *, reads: bool) -> httpx.Response:
-        response: httpx.Response = await real(self, method, path, body, reads=reads)
+    async def _exchange(self: Call, *request: Any) -> tuple[httpx.Response, Fault | None]:
+        response, fault = await real(self, *request)
         for _ in range(_MORE_TRIES):
             if response.is_server_error:
                 self.left, self.sent = self.left + 1, self.sent - 1
-                response = await real(self, method, path, body, reads=reads)
-        return response
+                response, fault = await real(self, *request)
+        return response, fault
 
     return _exchange
 

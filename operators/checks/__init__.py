@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
-from activities.call_loop import setting_of
+from activities.agent import Agent
+from activities.agents import all_agents
+from activities.credentials import Credentials
+from activities.services import setting_of
 from definitions import registry
 from operators.checks.finding import PATIENCE_S, Check, not_given
 from operators.checks.stores import check_database, check_supervision, check_supervisor_role
@@ -32,8 +35,8 @@ async def all_checks(settings: Settings) -> AsyncIterator[Check]:
     async for check in check_temporal():
         yield check
     for service, roles in sorted(_callers(settings).items()):
-        url = settings.services.get(service)
-        yield await _answers(f"service {service}", setting_of(service), url, " or ".join(sorted(roles)))
+        async for check in _check_service(service, " or ".join(sorted(roles)), settings):
+            yield check
     if not settings.callback_secret.get_secret_value():
         yield not_given("callback secret", "SAS_CALLBACK_SECRET", f"callbacks, or {_LATER}")
     for name in settings.short_secrets():
@@ -52,6 +55,17 @@ def _callers(settings: Settings) -> dict[str, set[str]]:
             for service in step.services:
                 found.setdefault(service, set()).add("agents" if step.queue else "scheduler")
     return found
+
+
+async def _check_service(service: str, roles: str, settings: Settings) -> AsyncIterator[Check]:
+    """Whether a service listens, and whether what its Agent needs to call it is given, if anything of it is."""
+    agent = next((a for a in all_agents() if a.service == service), Agent)
+    url, given = settings.services.get(service), settings.access.get(service, {})
+    if agent.over_http:
+        yield await _answers(f"service {service}", setting_of(service), url, roles)
+    if url is not None or given:
+        for problem in Credentials(service, given).missing(agent.needed()):
+            yield Check(f"service {service}", "its credentials", problem, f"set it for workers with the role {roles}")
 
 
 async def _answers(what: str, setting: str, url: str | None, roles: str, *, start: str = "start it") -> Check:

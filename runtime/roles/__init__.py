@@ -15,7 +15,6 @@ from temporalio.worker import Worker
 from activities.agents import all_agents
 from activities.call_loop import Agents
 from activities.draining import Draining
-from activities.http import new_client
 from activities.stalls import StallDetector
 from runtime.background import in_background
 from runtime.callbacks.addresses import callback_addresses
@@ -97,12 +96,14 @@ async def running(
     async with AsyncExitStack() as stack:
         try:
             answers_later = bool(settings.callback_secret.get_secret_value())
-            agents = Agents(
-                list(all_agents()),
-                settings.services,
-                await stack.enter_async_context(new_client()),
-                callback_url=callback_addresses(settings).address if answers_later else None,
-                draining=draining,
+            agents = await stack.enter_async_context(
+                Agents(
+                    list(all_agents()),
+                    settings.services,
+                    settings.access,
+                    callback_url=callback_addresses(settings).address if answers_later else None,
+                    draining=draining,
+                )
             )
             workers: dict[str, Worker] = {}
             if Role.SUPERVISOR in roles:

@@ -10,7 +10,7 @@ from activities.queued import agent_activity
 from activities.stalls import StallDetector
 from definitions import registry
 from domain.faults import UsageError
-from runtime.roles.workers import check_addresses
+from runtime.roles.workers import check_access
 from runtime.settings import Settings
 from runtime.wiring import process_name
 
@@ -27,7 +27,7 @@ def agent_workers(
                 placed.setdefault(step.queue, set()).add(service)
                 if step.answers_later and not settings.callback_secret.get_secret_value():
                     raise UsageError(f"step {step.name} of {definition.name} answers later: set SAS_CALLBACK_SECRET")
-    check_addresses(agents, {s for here in placed.values() for s in here})
+    check_access(agents, {s for here in placed.values() for s in here})
     return {
         f"Agents on task queue {queue}": Worker(
             client,

@@ -23,7 +23,7 @@ from domain.ids import TASK_QUEUE
 from domain.worst_case import worst_case
 from runtime.background import in_background, repeat
 from runtime.dispatcher import Dispatcher
-from runtime.roles.workers import at_work, check_addresses
+from runtime.roles.workers import at_work, check_access
 from runtime.settings import Settings
 from runtime.supervision_watch import SupervisionWatch
 from runtime.temporal import queue_of
@@ -108,7 +108,7 @@ async def publish_definitions(admission: Admission, registry: Registry, worker: 
 async def _definitions_shown(stores: Stores, agents: Agents, worker: str) -> AsyncIterator[None]:
     """For as long as the context lasts, others may count on this worker for its definitions."""
     inline = {service for d in stores.registry for s in d.steps if s.queue is None for service in s.services}
-    check_addresses(agents, inline)
+    check_access(agents, inline)
     try:
         await publish_definitions(stores.admission, stores.registry, worker)
         for definition in stores.registry:

@@ -31,11 +31,11 @@ async def at_work(workers: Mapping[str, Worker], draining: Draining) -> AsyncIte
             await asyncio.gather(*(stop(name, worker) for name, worker in workers.items()))
 
 
-def check_addresses(agents: Agents, services: set[str]) -> None:
-    """Refuse to call services that have no address.
+def check_access(agents: Agents, services: set[str]) -> None:
+    """Refuse to begin without the address, or a credential, of a service that is called.
 
     Raises:
-        UsageError: Some have none; names the settings.
+        UsageError: Some are missing; names the settings.
     """
-    if missing := agents.without_address(services):
-        raise UsageError(f"no address of a service that this worker calls: set {', '.join(missing)}")
+    if missing := agents.missing(services):
+        raise UsageError(f"a service that this worker calls can't be called: {'; '.join(missing)}")

@@ -16,8 +16,8 @@ class Courier(Agent):
     @action
     async def collect(self, call: Call, request: Book) -> Booked:
         """Order a collection."""
-        _, body = await call.post("/shipments", request)
-        return Booked.model_validate(body)
+        reply = await call.post("/shipments", request)
+        return Booked.model_validate(reply.body)
 
     @action
     async def cancel(self, call: Call) -> None:

@@ -13,7 +13,6 @@ from temporalio.worker import Worker
 
 from activities.agents import all_agents
 from activities.call_loop import Agents
-from activities.http import new_client
 from activities.queued import agent_activity
 from activities.stalls import StallDetector
 from devstack.processes.ports import free_port
@@ -32,7 +31,7 @@ LACKS = {
     "an older release": CANT,
     "a worker without the service": CANT,
     "a worker without the action": "payments.charge: a worker has no such action: give it this release",
-    "a worker without the address": "service payments: a worker has no address of it: set SAS_SERVICES__PAYMENTS",
+    "a worker without the address": "service payments: a worker can't call it: SAS_SERVICES__PAYMENTS is not set",
 }
 
 
@@ -42,14 +41,13 @@ async def served_by(who: str, bench: Bench) -> AsyncIterator[None]:
     if who == "nobody":
         yield
         return
-    async with new_client() as http:
-        known = [a for a in all_agents() if a.service != "payments" or who != "a worker without the action"]
-        services = {"shipping"} if who == "a worker without the service" else {"payments", "shipping"}
-        act = agent_activity(Agents(known, {}, http), services, StallDetector())
-        activities = [refund_of_old] if who == "an older release" else [act]
-        grace = timedelta(seconds=1)
-        async with Worker(bench.client, task_queue="payments", activities=activities, graceful_shutdown_timeout=grace):
-            yield
+    known = [a for a in all_agents() if a.service != "payments" or who != "a worker without the action"]
+    services = {"shipping"} if who == "a worker without the service" else {"payments", "shipping"}
+    act = agent_activity(Agents(known, {}), services, StallDetector())
+    activities = [refund_of_old] if who == "an older release" else [act]
+    grace = timedelta(seconds=1)
+    async with Worker(bench.client, task_queue="payments", activities=activities, graceful_shutdown_timeout=grace):
+        yield
 
 
 @activity.defn(name="payments.give_back")

@@ -11,7 +11,6 @@ from activities.agent import AnswersLater
 from activities.agents import all_agents
 from activities.call_loop import Agents
 from activities.clock import uptime
-from activities.http import new_client
 from definitions import registry
 from domain.definition import Definition, Step
 from domain.ids import idempotency_keys
@@ -52,8 +51,7 @@ class _Caller:
             run_id="run",
             undo=undo,
         )
-        async with new_client() as http:
-            agents = Agents(list(all_agents()), self._services, http, callback_url=lambda key: None)
+        async with Agents(list(all_agents()), self._services, callback_url=lambda key: "") as agents:
             try:
                 return await agents.carry_out(request, uptime() + within_s)
             except AnswersLater:

@@ -18,7 +18,7 @@ from activities.agents.payments import Charge, Charged, Refund
 from activities.call import Call
 from activities.call_loop import Agents
 from activities.clock import uptime
-from activities.http import MOST_BYTES, new_client
+from activities.http import MOST_BYTES
 from domain.messages import AgentRequest, Completed, Failed, GaveUp, Outcome, StoodDown
 
 CHARGED = b'{"charge_id": "ch-1"}'
@@ -93,10 +93,11 @@ async def asked(
         run_id="run",
         undo=undo,
     )
-    async with nullcontext(service) if isinstance(service, str) else service.at_work() as url, new_client() as http:
-        return await Agents(agents or list(all_agents()), {"payments": url}, http).carry_out(
-            request, uptime() + within_s
-        )
+    async with (
+        nullcontext(service) if isinstance(service, str) else service.at_work() as url,
+        Agents(agents or list(all_agents()), {"payments": url}) as known,
+    ):
+        return await known.carry_out(request, uptime() + within_s)
 
 
 @pytest.mark.failure(28)
@@ -294,7 +295,7 @@ async def test_202_needs_no_body_as_the_answer_is_to_come() -> None:
 
         @action
         async def charge(self, call: Call, request: Charge) -> Charged:
-            status, body = await call.post("/charges", request)
-            return Charged(charge_id=f"{status} {body}")
+            reply = await call.post("/charges", request)
+            return Charged(charge_id=f"{reply.status} {reply.body}")
 
     assert await asked(Service(202, b""), agents=[Patient]) == Completed(result={"charge_id": "202 {}"}, calls=1)

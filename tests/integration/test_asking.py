@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +13,6 @@ from activities.agents.payments import Charge, Charged, Refund
 from activities.call import Call
 from activities.call_loop import Agents
 from activities.clock import uptime
-from activities.http import new_client
 from domain.faults import KEY_FORGOTTEN
 from domain.ids import idempotency_keys
 from domain.messages import AgentRequest, Completed, Failed, GaveUp, Outcome
@@ -33,15 +31,15 @@ class Till(Agent):
     @action
     async def charge(self, call: Call, request: Charge) -> Charged:
         """Charge."""
-        _, body = await call.post("/charges", request)
-        return Charged.model_validate(body)
+        reply = await call.post("/charges", request)
+        return Charged.model_validate(reply.body)
 
 
 class Payments:
     """Asks the Agent of the payments service for a charge, or for its refund, as an attempt does."""
 
-    def __init__(self, simulators: Simulators, task_id: str, http: Any) -> None:
-        self._simulators, self._task_id, self._http = simulators, task_id, http
+    def __init__(self, simulators: Simulators, task_id: str) -> None:
+        self._simulators, self._task_id = simulators, task_id
         self._services = simulators.services
 
     async def refund(self, **more: Any) -> Outcome:
@@ -63,7 +61,8 @@ class Payments:
                 **more,
             }
         )
-        return await Agents(agents or list(all_agents()), self._services, self._http).carry_out(request, uptime() + 5)
+        async with Agents(agents or list(all_agents()), self._services) as known:
+            return await known.carry_out(request, uptime() + 5)
 
     @property
     def sent(self) -> int:
@@ -72,10 +71,9 @@ class Payments:
 
 
 @pytest.fixture
-async def payments(simulators: Simulators, task_id: str) -> AsyncIterator[Payments]:
+def payments(simulators: Simulators, task_id: str) -> Payments:
     """The payments service, for one task."""
-    async with new_client() as http:
-        yield Payments(simulators, task_id, http)
+    return Payments(simulators, task_id)
 
 
 @pytest.mark.failure(26)

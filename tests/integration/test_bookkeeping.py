@@ -15,7 +15,6 @@ from temporalio.testing import ActivityEnvironment
 from activities.agents import all_agents
 from activities.bookkeeping import Bookkeeping
 from activities.call_loop import Agents
-from activities.http import new_client
 from activities.queued import agent_activity
 from activities.reservations import Reservations
 from activities.stalls import StallDetector
@@ -52,23 +51,19 @@ def request_of(hold: Hold) -> AgentRequest:
 
 async def recorded(store: StoreBench, hold: Hold, outcome: Outcome) -> WriteResult:
     """Write the boundary behind the outcome of a queued Agent, as this run."""
-    async with new_client() as http:
-        books = Bookkeeping(
-            store.store, InboxStore(store.database), store.breakers, Reservations(), Agents([], {}, http)
-        )
-        written = StepOutcome(
-            task_id=hold.task_id, epoch=hold.epoch, step="charge", undo=False, service="payments", outcome=outcome
-        )
-        return await activity_of(hold).run(books.write_outcome, written)
+    books = Bookkeeping(store.store, InboxStore(store.database), store.breakers, Reservations(), Agents([], {}))
+    written = StepOutcome(
+        task_id=hold.task_id, epoch=hold.epoch, step="charge", undo=False, service="payments", outcome=outcome
+    )
+    return await activity_of(hold).run(books.write_outcome, written)
 
 
 async def by_an_agent(hold: Hold) -> Outcome:
     """What a queued Agent makes of a request of another run: it sends nothing."""
-    async with new_client() as http:
-        act = agent_activity(Agents(list(all_agents()), {}, http), ["payments"], StallDetector())
-        payload = pydantic_data_converter.payload_converter.to_payload(request_of(hold))
-        with pytest.raises(ApplicationError) as refused:
-            await activity_of(hold).run(act, [RawValue(payload)])
+    act = agent_activity(Agents(list(all_agents()), {}), ["payments"], StallDetector())
+    payload = pydantic_data_converter.payload_converter.to_payload(request_of(hold))
+    with pytest.raises(ApplicationError) as refused:
+        await activity_of(hold).run(act, [RawValue(payload)])
     return OutcomeBox.model_validate(refused.value.details[0]).outcome
 
 

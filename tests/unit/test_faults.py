@@ -1,4 +1,4 @@
-"""What a service's answer, or the lack of one, means: the table of `activities/http.py`."""
+"""What a service's answer, or the lack of one, means: the table of `activities/meanings.py`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ import httpx
 import pytest
 
 from activities.http import body_of, fault_of_answer, fault_of_transport, new_client
-from domain.faults import Fault, OvertakenFault, PermanentFault, StillAtWork, TransientFault, UnknownOutcome
+from domain.faults import (
+    Fault,
+    NoAccess,
+    NotSent,
+    OvertakenFault,
+    PermanentFault,
+    StillAtWork,
+    TransientFault,
+    UnknownOutcome,
+)
 
 
 def answer(status: int, code: str | None = None, **headers: str) -> httpx.Response:
@@ -29,11 +38,11 @@ def test_success_is_no_fault(status: int) -> None:
     ("status", "kind"),
     [
         (400, PermanentFault),
-        (401, TransientFault),
+        (401, NoAccess),
         (402, PermanentFault),
-        (403, TransientFault),
+        (403, NoAccess),
         (404, PermanentFault),
-        (407, TransientFault),
+        (407, NoAccess),
         (408, TransientFault),
         (409, PermanentFault),
         (410, PermanentFault),
@@ -153,7 +162,7 @@ def test_twin_without_a_wish_is_waited_for_a_second() -> None:
 )
 def test_what_was_certainly_not_sent_is_transient(error: type[httpx.TransportError]) -> None:
     fault = fault_of_transport(error("no route"))
-    assert type(fault) is TransientFault
+    assert type(fault) is NotSent
     assert f"{error.__name__}: no route" in str(fault)
 
 

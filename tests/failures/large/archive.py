@@ -35,8 +35,8 @@ class Archive(Agent):
     @action
     async def keep(self, call: Call, request: Page) -> Receipt:
         """Keep a page."""
-        _, body = await call.post("/pages", request)
-        return Receipt.model_validate(body)
+        reply = await call.post("/pages", request)
+        return Receipt.model_validate(reply.body)
 
     @action
     async def remove(self, call: Call, request: Removal) -> None:
