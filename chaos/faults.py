@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from time import monotonic
 
@@ -100,7 +101,10 @@ class Injector:
             Kind("Supervisor killed", processes.kill_sweeper, per_min=0.6),
             Kind("PostgreSQL killed", lambda: processes.kill(self._world.postgres), per_min=0.5),
             Kind("PostgreSQL read-only", processes.take_no_writes, per_min=0.4),
-            Kind("Temporal killed", lambda: processes.kill(self._world.temporal), per_min=0.4),
+            *(
+                Kind(f"{server.part.name.capitalize()} killed", partial(processes.kill, server), per_min=0.4)
+                for server in self._world.temporal
+            ),
             Kind("services killed", lambda: processes.kill(self._world.services), per_min=0.4),
             Kind("service dies after its effect", services.crash, per_min=0.4),
             Kind("Schedule deleted", runs.delete_schedule, per_min=0.3),
@@ -192,7 +196,7 @@ class Injector:
     async def _heal(self) -> None:
         """Leave nothing hurt."""
         world = self._world
-        for server in (world.postgres, world.temporal, world.services):
+        for server in world.servers:
             if not server.part.is_alive():
                 await server.start()
         for proxy in world.proxies.values():

@@ -27,6 +27,7 @@ from psycopg.rows import dict_row
 from audit.checks import Violation
 from chaos.faults import Injector, Stroke, needed
 from chaos.soak_plot import plot
+from chaos.temporal_cluster import PROGRAMS
 from chaos.verdict import Guards, Verdict, judge, machine
 from chaos.workload import Traffic, make_plans, stores_through_proxies
 from chaos.world import World
@@ -57,6 +58,7 @@ class Options:
         seconds: How long faults strike. least: So many of each kind. slots: Of each worker.
         patience_s: How long whoever could not be served meanwhile may need afterwards.
         replayed: So many histories, at most. thorough: It is large enough for rare things to happen as well.
+        cluster: Temporal is a cluster of processes on PostgreSQL.
     """
 
     tasks: int
@@ -71,6 +73,7 @@ class Options:
     max_in_flight: int = 30
     max_pending: int = 15
     thorough: bool = True
+    cluster: bool = False
 
 
 SHORT = Options(tasks=100, seconds=40, faults=45, seed=0, least=1, max_in_flight=12, max_pending=6, thorough=False)
@@ -129,7 +132,9 @@ class Run:
             "task_slots": options.slots,
             "claim_within": timedelta(seconds=10),
         }
-        async with World(folder, workers=options.workers + 1, roles=roles, seed=options.seed, **terms) as self._world:
+        async with World(
+            folder, workers=options.workers + 1, roles=roles, seed=options.seed, cluster=options.cluster, **terms
+        ) as self._world:
             sweeper = self._world.worker(options.workers)
             await sweeper.start(ROLES=Role.SUPERVISOR)
             await asyncio.gather(*(self._world.worker(n).start() for n in range(options.workers)))
@@ -216,7 +221,7 @@ def main() -> int:
     given["seconds"] = arguments.minutes * 60 if arguments.minutes else None
     base = SHORT if arguments.short else SOAK if arguments.soak else CHAOS
     seed = SystemRandom().randrange(1 << 32) if arguments.seed is None else arguments.seed
-    options = replace(base, seed=seed, **{k: v for k, v in given.items() if v is not None})
+    options = replace(base, seed=seed, cluster=arguments.cluster, **{k: v for k, v in given.items() if v is not None})
     print(f"seed {seed}: {options.tasks} tasks and {options.faults} faults in {options.seconds:g} s", flush=True)
     logging.getLogger("psycopg").setLevel(logging.ERROR)  # that connections die is what this is about
     with ExitStack() as stack:
@@ -250,6 +255,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, help="how long faults strike")
     parser.add_argument("--faults", type=int)
     parser.add_argument("--seed", type=int, help="of all draws; any, if it is not given")
+    parser.add_argument(
+        "--cluster", action="store_true", help=f"Temporal as a cluster on PostgreSQL: needs {' and '.join(PROGRAMS)}"
+    )
     parser.add_argument("--folder", type=Path, help="keeps data and logs, to look at afterwards")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="JSON; a picture goes beside it")
     return parser.parse_args()

@@ -30,6 +30,7 @@ from audit.task import Tolerances
 from chaos.fork_server import Child, ForkServer
 from chaos.processes import Server, Worker
 from chaos.proxy import Proxy
+from chaos.temporal_cluster import TemporalCluster
 from definitions import registry
 from devstack.processes.ports import LOOPBACK, free_port
 from devstack.servers.postgres import EmbeddedPostgres
@@ -78,6 +79,7 @@ class World:
     Args:
         folder: For data, logs and sockets. workers: How many, each with `roles`.
         proxied: Whether the workers go through the proxies. seed: Of the proxies' draws.
+        cluster: Whether Temporal is a cluster of processes on PostgreSQL, as in production.
         fork_server: Forks the workers; the world's own if None.
         variables: Further variables of every worker. settings: Over those of the world, which is impatient.
 
@@ -93,13 +95,14 @@ class World:
         workers: int = 1,
         roles: Sequence[Role] = tuple(Role),
         proxied: bool = True,
+        cluster: bool = False,
         fork_server: ForkServer | None = None,
         seed: int = 0,
         variables: Mapping[str, str] = MappingProxyType({}),
         **settings: Any,
     ) -> None:
         self.folder, self._count, self.roles, self._fork_server = folder, workers, roles, fork_server
-        self._proxied = proxied
+        self._proxied, self._cluster = proxied, cluster
         self._seed, self._variables, self._settings = seed, variables, settings
         self._stack = AsyncExitStack()
         self.answers: list[SubmissionReply] = []
@@ -152,23 +155,33 @@ class World:
         durable = {"synchronous_commit": "on", "full_page_writes": "on"}
         postgres = EmbeddedPostgres(self.folder, durable=False, extra_settings=durable)
         self.postgres = Server(postgres)
-        temporal = EmbeddedTemporal(
-            self.folder, ui_port=0, search_attributes=SEARCH_ATTRIBUTES, dynamic_config=LOWERED_LIMITS
-        )
-        self.temporal = Server(temporal)
         self._services_port, self._callback_port = free_port(), free_port()
         self.services = Server(simulator_process(self.folder, self._services_port))
-        self.servers = (self.postgres, self.temporal, self.services)
-        for server in self.servers:
+        for server in (self.postgres, self.services):
             stack.push_async_callback(server.stop)
-        await asyncio.gather(*(server.start() for server in self.servers))
+        beside = asyncio.gather(self.postgres.start(), self.services.start())
+        if self._cluster:
+            await beside
+            cluster = TemporalCluster(self.folder / "temporal", postgres, LOWERED_LIMITS)
+            stack.push_async_callback(asyncio.to_thread, cluster.stop)
+            await asyncio.to_thread(cluster.start)
+            self.temporal, self._temporal_port = tuple(Server(m) for m in cluster.members), cluster.port
+        else:
+            temporal = EmbeddedTemporal(
+                self.folder, ui_port=0, search_attributes=SEARCH_ATTRIBUTES, dynamic_config=LOWERED_LIMITS
+            )
+            self.temporal = (Server(temporal),)
+            stack.push_async_callback(self.temporal[0].stop)
+            await asyncio.gather(beside, self.temporal[0].start())
+            self._temporal_port = temporal.port
+        self.servers = (self.postgres, *self.temporal, self.services)
         self.simulators = Simulators(f"http://{LOOPBACK}:{self._services_port}")
         stack.callback(self.simulators.close)
 
     def _ports(self) -> dict[str, int]:
         return {
             "postgres": self.postgres.part.port,
-            "temporal": self.temporal.part.port,
+            "temporal": self._temporal_port,
             "services": self._services_port,
             "callbacks": self._callback_port,
         }

@@ -1,0 +1,149 @@
+"""A real Temporal cluster on PostgreSQL, each of its services a process of its own, as in production.
+
+It needs `temporal-server` and `temporal-sql-tool` on the PATH. Schema and namespace are made by the scripts that the
+containers run; the services read the same environment variables as Temporal's own image.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sysconfig
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import psycopg
+
+from devstack.processes.managed import ManagedProcess
+from devstack.processes.ports import LOOPBACK, free_port
+from devstack.processes.records import EmbeddedServerError
+from devstack.servers.postgres import EmbeddedPostgres
+from runtime.shell import plain_environment
+
+PROGRAMS = ("temporal-server", "temporal-sql-tool")
+_SCRIPTS = Path(__file__).parents[1] / "deploy" / "temporal"
+_SECOND = "127.0.0.2"
+"""Each member of a service has the same port, so that a second one needs an address of its own."""
+
+_MEMBERS = {
+    "temporal frontend": ("frontend", LOOPBACK),
+    "temporal history": ("history", LOOPBACK),
+    "temporal history 2": ("history", _SECOND),
+    "temporal matching": ("matching", LOOPBACK),
+    "temporal worker": ("worker", LOOPBACK),
+}
+_ROLE = "temporal"
+_START_S = 60.0
+_SCRIPT_S = 180.0
+
+
+def lacking() -> list[str]:
+    """Which of the programs are not on the PATH."""
+    return [name for name in PROGRAMS if shutil.which(name) is None]
+
+
+class TemporalCluster:
+    """Five processes with their databases in a PostgreSQL that runs.
+
+    Args:
+        folder: For logs, pid files and configuration.
+        dynamic_config: Keys and JSON values.
+
+    Attributes:
+        members: The processes. port: The frontend's.
+    """
+
+    def __init__(self, folder: Path, postgres: EmbeddedPostgres, dynamic_config: Mapping[str, str]) -> None:
+        if missing := lacking():
+            raise EmbeddedServerError(f"a Temporal cluster needs {' and '.join(missing)} on the PATH")
+        self._folder, self._postgres, self._dynamic_config = folder, postgres, dynamic_config
+        services = sorted({service for service, _ in _MEMBERS.values()})
+        self._ports = {f"{s.upper()}_{kind}_PORT": free_port() for s in services for kind in ("GRPC", "MEMBERSHIP")}
+        self._ports["FRONTEND_HTTP_PORT"] = free_port()
+        self.port = self._ports["FRONTEND_GRPC_PORT"]
+        self.members: list[ManagedProcess] = []
+
+    def start(self) -> None:
+        """Make databases, schema and namespace, and start every member.
+
+        Raises:
+            EmbeddedServerError: A script failed, or a member did not come up; with the last words of either.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        config = [f"{key}:\n  - value: {value}\n" for key, value in self._dynamic_config.items()]
+        (self._folder / "dynamicconfig.yaml").write_text("".join(config))
+        self._make_databases()
+        self.members = [self._member(*named) for named in _MEMBERS.items()]
+        for member in self.members:
+            member.start()
+        for member in self.members:
+            member.wait_ready(_START_S)
+        self._run("namespace.sh", {"TEMPORAL_ADDRESS": f"{LOOPBACK}:{self.port}", "TEMPORAL_NAMESPACE": "default"})
+
+    def stop(self) -> None:
+        """Stop every member."""
+        for member in self.members:
+            member.request_stop()
+        for member in self.members:
+            member.stop()
+
+    def _make_databases(self) -> None:
+        with psycopg.connect(self._postgres.dsn("postgres"), autocommit=True) as connection:
+            connection.execute("CREATE ROLE temporal LOGIN PASSWORD 'temporal'")
+            for name in ("temporal", "temporal_visibility"):
+                connection.execute(f"CREATE DATABASE {name} OWNER temporal")
+        where = {"POSTGRES_HOST": LOOPBACK, "POSTGRES_PORT": str(self._postgres.port), "SQL_PASSWORD": _ROLE}
+        self._run("schema.sh", where)
+
+    def _member(self, name: str, place: tuple[str, str]) -> ManagedProcess:
+        service, address = place
+        file = self._folder / name.replace(" ", "-").lower()
+        environment = {**self._environment(), "TEMPORAL_SERVICES": service, "BIND_ON_IP": address}
+        return ManagedProcess(
+            name,
+            [shutil.which(PROGRAMS[0]) or PROGRAMS[0], "start"],
+            {**environment, "TEMPORAL_BROADCAST_ADDRESS": address},
+            file.with_suffix(".log"),
+            file.with_suffix(".pid"),
+            ready=partial(_answers, address, self._ports[f"{service.upper()}_GRPC_PORT"]),
+        )
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            **plain_environment(),
+            "DB": "postgres12",
+            "POSTGRES_SEEDS": LOOPBACK,
+            "DB_PORT": str(self._postgres.port),
+            "POSTGRES_USER": _ROLE,
+            "POSTGRES_PWD": _ROLE,
+            "DBNAME": "temporal",
+            "VISIBILITY_DBNAME": "temporal_visibility",
+            "NUM_HISTORY_SHARDS": "16",
+            "DYNAMIC_CONFIG_FILE_PATH": str(self._folder / "dynamicconfig.yaml"),
+            **{name: str(port) for name, port in self._ports.items()},
+        }
+
+    def _run(self, script: str, variables: Mapping[str, str]) -> None:
+        environment = {**plain_environment(), **variables}
+        beside_us = f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ['PATH']}"  # `temporal` comes as a wheel
+        done = subprocess.run(
+            ["/bin/sh", str(_SCRIPTS / script)],
+            env={**environment, "PATH": beside_us},
+            capture_output=True,
+            text=True,
+            timeout=_SCRIPT_S,
+            check=False,
+        )
+        if done.returncode:
+            raise EmbeddedServerError(f"{script} failed:\n{(done.stdout + done.stderr)[-2000:]}")
+
+
+def _answers(address: str, port: int) -> bool:
+    try:
+        socket.create_connection((address, port), timeout=0.5).close()
+    except OSError:
+        return False
+    return True
