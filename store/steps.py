@@ -124,7 +124,7 @@ class Steps:
         """End an attempt whose next step could not begin: for want of its service, or of calls."""
         step = after.step(name)
         if step.blocked:
-            cause = f"step {name} waits: the breaker of its service is open"
+            cause = f"step {name} waits: its service's circuit breaker is open"
             return await self.release(hold, cause, sent=0, delay=_BLOCKED)
         if step.calls_left == 0:
             return await self.give_up(hold, name, f"step {name}: the budget of calls is spent")

@@ -17,7 +17,7 @@ from rich.text import Text
 from cli.output import plain
 from cli.screen import coloured, table
 from devstack.demo.moment import Moment
-from devstack.stack.events import Died, Ready, Restarted, StackEvent
+from devstack.stack.events import Ready, Restarted, StackEvent
 from domain.messages import Json
 from domain.states import EventKind, TaskState
 from store.rows import Event, Task
@@ -82,11 +82,9 @@ class Board:
         self._console.print(line)
 
     def stack_event(self, event: StackEvent) -> None:
-        """Tell what happened to a process."""
+        """Tell that a process was started again, and that it works again."""
         with suppress(OSError):
             match event:
-                case Died(part, how):
-                    self.tell("stack", f"{part} {how}")
                 case Restarted(part, _, _, pause, error, _):
                     self.tell("stack", f"{part} {error or f'started again after {pause:g} s'}")
                 case Ready(part, detail, seconds):
@@ -150,10 +148,10 @@ _WORDS: Mapping[EventKind, Callable[[Event, Json], str]] = {
     EventKind.CLAIMED: lambda e, _: _begins(e),
     EventKind.PROCESSED: lambda e, _: _ends(e),
     EventKind.FAILED: lambda e, d: f"step {d['step']} is refused for good ({d['code']}) {_arrow(e)}",
-    EventKind.GAVE_UP: lambda _, d: f"step {d['step']} gives up: {_short(d['cause'])}",
-    EventKind.RELEASED: lambda e, d: f"given back: {_short(d['cause'])} {_arrow(e)}",
+    EventKind.GAVE_UP: lambda _, d: f"step {d['step']} waits for the Supervisor: {_short(d['cause'])}",
+    EventKind.RELEASED: lambda e, d: f"released: {_short(d['cause'])} {_arrow(e)}",
     EventKind.EXPIRED: lambda e, d: f"recovered by the Supervisor: {_short(d['cause'])} {_arrow(e)}",
-    EventKind.UNDO_ADVANCED: lambda _, d: f"undone: {d['undone']}" if "undone" in d else "",
+    EventKind.UNDO_ADVANCED: lambda _, d: f"step {d['undone']} undone" if "undone" in d else "",
     EventKind.COMPENSATED: lambda e, _: _ends(e),
     EventKind.UNDO_FAILED: lambda e, _: _ends(e),
     EventKind.RESUBMITTED: lambda e, _: f"resubmitted by {e.actor} {_arrow(e)}",
@@ -162,7 +160,7 @@ _WORDS: Mapping[EventKind, Callable[[Event, Json], str]] = {
 
 def _begins(event: Event) -> str:
     if event.state_to is TaskState.COMPENSATING:
-        return f"undo begins, attempt {event.epoch}"
+        return f"compensation begins, attempt {event.epoch}"
     return "claimed" if event.epoch == 1 else f"attempt {event.epoch} begins"
 
 

@@ -93,11 +93,10 @@ class Story:
         if len(busy) < (4 if len(moment.settled()) < len(moment.tasks) // 3 else 1):
             return
         victim.kill()
-        self.board.tell("fault", f"kill -9 of {VICTIM}, process {pid}")
         left = await self.reads.tasks(ids=[t.task_id for t in moment.tasks], limit=len(moment.tasks))
         held = sorted(t.task_id for t in left if is_held_by(t, pid))
         self.kills.append(Kill(VICTIM, pid, held))
-        self.board.tell("fault", f"it dies with {', '.join(held) or 'nothing'} in hand")
+        self.board.tell("fault", f"kill -9 of {VICTIM}, process {pid}, which holds {', '.join(held) or 'nothing'}")
 
     async def _break_shipping(self, moment: Moment) -> None:
         """Cut every connection to shipping for some seconds, once a third of the tasks have shipped."""

@@ -152,7 +152,7 @@ def _money_adds_up(findings: AuditResult, money: Mapping[str, Money]) -> Asserti
     wrong = not money or any(m.charged - m.refunded != m.owed for m in money.values())
     against = [*_against(findings, _PAID), *([sums] if wrong else [])]
     rule = "charged less refunded is what the processed orders cost"
-    return _assertion(rule, against, f"{sums}, by {findings.tasks * len(_PAID)} checks")
+    return _assertion(rule, against, f"{sums}; {_a_task(_PAID)}")
 
 
 def _within_what_was_granted(findings: AuditResult, tasks: Sequence[TaskFigures]) -> Assertion:
@@ -178,7 +178,11 @@ def _all_else_holds(findings: AuditResult, moment: Moment) -> Assertion:
 
 
 def _by_audit(rule: str, findings: AuditResult, checks: Sequence[Check], found: str) -> Assertion:
-    return _assertion(rule, _against(findings, checks), f"{found}, by {findings.tasks * len(checks)} checks")
+    return _assertion(rule, _against(findings, checks), f"{found}; {_a_task(checks)}")
+
+
+def _a_task(checks: Sequence[Check]) -> str:
+    return f"{len(checks)} check{'' if len(checks) == 1 else 's'} a task"
 
 
 def _against(findings: AuditResult, checks: Sequence[Check]) -> list[str]:

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fastapi import APIRouter, HTTPException
-from pydantic import BaseModel, Field
 
 from devstack.simulators.faults import FaultRule, Injector
 from devstack.simulators.ledger import Ledger
@@ -21,16 +20,9 @@ class Controls:
     injector: Injector
 
 
-class CloudSettings(BaseModel):
-    """What can be set on the cloud while it runs."""
-
-    machine_delay_ms: int = Field(ge=0)
-
-
 def control_router(services: Mapping[str, Controls], builder: MachineBuilder) -> APIRouter:
     """Returns the routes under `/control`."""
     router = APIRouter(prefix="/control")
-    default_delay_s = builder.delay_s
 
     def chosen(service: str) -> Controls:
         if service not in services:
@@ -55,15 +47,9 @@ def control_router(services: Mapping[str, Controls], builder: MachineBuilder) ->
     @router.post("/reset", status_code=204)
     async def reset() -> None:
         await builder.drop_all()
-        builder.delay_s = default_delay_s
         for controls in services.values():
             controls.injector.clear(reseed=True)
             controls.ledger.clear()
-
-    @router.post("/cloud/settings")
-    async def set_cloud(settings: CloudSettings) -> CloudSettings:
-        builder.delay_s = settings.machine_delay_ms / 1000
-        return settings
 
     @router.post("/{service}/faults", status_code=201)
     async def add_fault(service: str, rule: FaultRule) -> dict[str, int]:

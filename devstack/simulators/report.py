@@ -60,22 +60,13 @@ def summary(ledger: Ledger) -> Json:
 
 
 def money(ledger: Ledger) -> Json:
-    """Returns what was ever charged and what of it was given back, in minor units, in all and by currency."""
-    rows = ledger.query(
-        "SELECT body ->> 'currency' AS currency, sum(body ->> 'amount_minor') AS charged_minor,"
-        " sum(iif(state = 'undone', body ->> 'amount_minor', 0)) AS refunded_minor"
-        " FROM operation WHERE state IN ('done', 'undone') GROUP BY currency"
+    """Returns what was ever charged and what of it was refunded, in minor units of any currency."""
+    (row,) = ledger.query(
+        "SELECT total(body ->> 'amount_minor') AS charged_minor,"
+        " total(iif(state = 'undone', body ->> 'amount_minor', 0)) AS refunded_minor"
+        " FROM operation WHERE state IN ('done', 'undone')"
     )
-    return {
-        "charged_minor": sum(row["charged_minor"] for row in rows),
-        "refunded_minor": sum(row["refunded_minor"] for row in rows),
-        "by_currency": {
-            row["currency"]: {
-                "charged_minor": row["charged_minor"], "refunded_minor": row["refunded_minor"],
-            }
-            for row in rows
-        },
-    }  # fmt: skip
+    return {name: int(row[name]) for name in row.keys()}  # noqa: SIM118 (a row iterates over its values)
 
 
 def _pick(rows: Iterable[sqlite3.Row], columns: tuple[str, ...], states: tuple[str, ...]) -> list[Json]:
