@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from pydantic import Field
-
 from audit.evidence import COMMITTED_WITHIN, Frozen
 from domain.states import BreakerState, ServiceEventKind
 
@@ -22,7 +20,7 @@ class ServiceEventRow(Frozen):
 
     kind: ServiceEventKind
     state_to: BreakerState
-    task_id: str | None = None
+    task_id: str | None
     at: datetime
 
     def blocks(self, task_id: str) -> bool:
@@ -34,7 +32,7 @@ class ServiceEventRow(Frozen):
 class Breakers(Frozen):
     """What they did, by service, in the order of their commits."""
 
-    events: Mapping[str, Sequence[ServiceEventRow]] = Field(default_factory=dict)
+    events: Mapping[str, Sequence[ServiceEventRow]]
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any]]) -> Breakers:

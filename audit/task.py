@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from audit.breakers import Breakers
 from audit.evidence import Call, Effect, Frozen, Ledger, Run, SubmissionReply
@@ -22,19 +22,19 @@ class TaskRow(Frozen):
     definition: str
     version: int
     state: TaskState
-    confirmed: bool = True
+    confirmed: bool
     locked_by: str | None
     run_id: str | None
     epoch: int
     complete_by: datetime | None
     not_before: datetime
-    failure_count: int = 0
+    failure_count: int
     record_digest: str
-    submitter: str = ""
+    submitter: str
     updated_at: datetime
     last_event: int
     last_seq: int
-    error: Json | None = None
+    error: Json | None
 
     @property
     def attempt(self) -> str:
@@ -48,16 +48,16 @@ class StepRow(Frozen):
     name: str
     state: StepState
     epoch: int
-    failure_count: int = 0
+    failure_count: int
     budget: int
     budget_left: int
     undo_budget: int
     undo_budget_left: int
     reserved: int
-    complete_by: datetime | None = None
-    key_generation: int = 0
-    completed_at: datetime | None = None
-    result: Json | None = None
+    complete_by: datetime | None
+    key_generation: int
+    completed_at: datetime | None
+    result: Json | None
 
     @property
     def has_begun(self) -> bool:
@@ -71,7 +71,7 @@ class UndoEntry(Frozen):
     seq: int
     step: str
     state: UndoState
-    request: Json | None = None
+    request: Json | None
     undone_at: datetime | None
 
 
@@ -112,7 +112,7 @@ class DefinitionRow(Frozen):
     """What a definition's policies say of its steps, and whether a live worker has it."""
 
     policies: Mapping[str, Any]
-    has_live_worker: bool = False
+    has_live_worker: bool
 
     def has_undo(self, step: str) -> bool:
         """Whether the step has an undo."""
@@ -170,21 +170,23 @@ class AuditedTask(Frozen):
         now: The database's clock when the rows were read.
     """
 
+    model_config = ConfigDict(extra="forbid")
+
     row: TaskRow
     steps: Sequence[StepRow]
     undo_log: Sequence[UndoEntry]
     events: Sequence[EventRow]
     alerts: Sequence[AlertRow]
-    later_answers: Sequence[LaterAnswer] = ()
+    later_answers: Sequence[LaterAnswer]
     digest: str | None
     definition: DefinitionRow | None
     ledgers: Mapping[str, Ledger] = Field(default_factory=dict)
     runs: Sequence[Run] = ()
     runs_asked_at: datetime | None = None
     replies: Sequence[SubmissionReply] | None = None
-    breakers: Breakers = Field(default_factory=Breakers)
-    open_breakers: frozenset[str] = frozenset()
-    outages: tuple[datetime, ...] = ()
+    breakers: Breakers
+    open_breakers: frozenset[str]
+    outages: Sequence[datetime]
     now: datetime
     tolerances: Tolerances = Field(default_factory=Tolerances)
 

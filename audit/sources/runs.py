@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import WorkflowExecutionStatus, WorkflowTaskFailedCause
 from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest, ListWorkflowExecutionsRequest
-from temporalio.client import Client, WorkflowHistory
+from temporalio.client import Client
 
 from audit.evidence import Run, Runs
 from domain.attempts import RunInput
@@ -61,8 +61,5 @@ async def _with_digest(client: Client, found: Run, several: asyncio.Semaphore) -
 
 async def _marked(client: Client, found: Run) -> Run:
     history = await client.get_workflow_handle(found.workflow_id, run_id=found.run_id).fetch_history()
-    return found.model_copy(update={"is_reset": _is_reset(history)})
-
-
-def _is_reset(history: WorkflowHistory) -> bool:
-    return any(e.workflow_task_failed_event_attributes.cause == _RESET for e in history.events)
+    is_reset = any(e.workflow_task_failed_event_attributes.cause == _RESET for e in history.events)
+    return found.model_copy(update={"is_reset": is_reset})

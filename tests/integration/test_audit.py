@@ -153,15 +153,15 @@ async def test_audit_command_hears_every_witness_and_says_what_does_not_hold(
     await listed(bench, SubmissionReplies.of(answers))
     log = tmp_path / "submissions.jsonl"
     log.write_text("".join(a.model_dump_json() + "\n" for a in answers))
-    witnesses = ("--ledgers", simulators.url, "--submissions", str(log))
-    result = await starter(settings, "audit", *witnesses, "--caps")
+    evidence = ("--ledgers", simulators.url, "--submissions", str(log))
+    result = await starter(settings, "audit", *evidence, "--caps")
     assert (result.code, result.out.split(",")[0]) == (0, "tasks: 1"), result.err
     damage(databases, DAMAGE["run_has_its_claim"], task_id)
-    result = await starter(settings, "audit", task_id, *witnesses, "--histories", "-o", "json")
+    result = await starter(settings, "audit", task_id, *evidence, "--histories", "-o", "json")
     assert result.code == 1, result.err
     assert "run_has_its_claim" in {v["invariant"] for v in result.data["violations"]}
     log.write_text(json.dumps({"task_id": task_id}))
-    assert (await starter(settings, "audit", *witnesses)).code == 2
+    assert (await starter(settings, "audit", *evidence)).code == 2
     assert (await starter(settings, "audit", "nobody")).code == 3
 
 

@@ -30,7 +30,8 @@ def event(number: int, kind: str, states: str, epoch: int, actor: str = "order/t
 
 def step(name: str, state: str = "Completed", **more: Any) -> Json:
     budget = {"budget": 9, "budget_left": 8, "undo_budget": 30, "undo_budget_left": 30, "reserved": 0}
-    return {"name": name, "state": state, "epoch": 1, **budget, **more}
+    unset = {"failure_count": 0, "key_generation": 0, "complete_by": None, "completed_at": None, "result": None}
+    return {"name": name, "state": state, "epoch": 1, **budget, **unset, **more}
 
 
 def effect(name: str, token: int = 1, made: float = -50, undone: float | None = None, generation: int = 0) -> Json:
@@ -86,6 +87,9 @@ def processed() -> Json:
             "definition": "order",
             "version": 1,
             "state": "Processed",
+            "confirmed": True,
+            "failure_count": 0,
+            "error": None,
             "locked_by": None,
             "run_id": None,
             "epoch": 1,
@@ -107,6 +111,10 @@ def processed() -> Json:
             event(5, "processed", "Processing>Processed", 1, completed="b"),
         ],
         "alerts": [],
+        "later_answers": [],
+        "breakers": {"events": {}},
+        "open_breakers": [],
+        "outages": [],
         "digest": "d",
         "definition": {
             "policies": {"steps": {"a": policy(), "b": policy("a")}},
