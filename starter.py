@@ -5,5 +5,11 @@ from __future__ import annotations
 from cli.app import end_process, run_app
 from cli.commands import app
 
-if __name__ == "__main__":
+
+def start() -> None:
+    """Run the command that the arguments name, and end the process with it."""
     end_process(run_app(app))
+
+
+if __name__ == "__main__":
+    start()

@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from domain.faults import UsageError
+from domain.packages import NAMESPACE
 
 FROM_START_TO_END = {
     "up": "devstack.up:up",
@@ -95,7 +96,7 @@ def _version() -> str:
 
 
 def _loaded(name: str) -> Any:
-    module, _, function = COMMANDS[name].partition(":")
+    module, function = _place_of(name)
     try:
         found = getattr(importlib.import_module(module), function)
     except ModuleNotFoundError as error:
@@ -110,9 +111,14 @@ def _loaded(name: str) -> Any:
     return typer.main.get_command(alone)
 
 
+def _place_of(name: str) -> tuple[str, str]:
+    module, _, function = COMMANDS[name].partition(":")
+    return NAMESPACE + module, function
+
+
 def _first_line(name: str) -> str:
     """What the command promises, read from its source without running it."""
-    module, _, function = COMMANDS[name].partition(":")
+    module, function = _place_of(name)
     found = find_spec(module)
     if found is None or found.origin is None:
         raise ModuleNotFoundError(module)

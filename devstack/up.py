@@ -34,6 +34,7 @@ Result = TypeVar("Result")
 
 _TERMINAL_EVERY_S = 0.5
 DEFAULT_STATE_DIR = Path(".local")
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 
 class Interrupted(Exception):
@@ -239,7 +240,7 @@ class StackScreen:
 def _welcome(stack: EmbeddedStack, state_dir: Path) -> Panel:
     rows = [
         ("Temporal UI", stack.addresses.ui_url),
-        ("Run orders", "python starter.py start examples/orders.jsonl --wait"),
+        ("Run orders", f"python starter.py start {quote(os.path.relpath(EXAMPLES))}/orders.jsonl --wait"),
         ("Watch them", "python starter.py watch"),
         ("Logs", str(state_dir / "logs")),
     ]

@@ -10,9 +10,10 @@ from temporalio.converter import DefaultFailureConverter, PayloadConverter
 from temporalio.plugin import SimplePlugin
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from domain.packages import NAMESPACE
 from domain.redaction import redact
 
-_OURS = ("activities", "domain", "definitions", "store", "supervisor", "workflows")
+_OURS = [NAMESPACE + name for name in ("activities", "domain", "definitions", "store", "supervisor", "workflows")]
 _LIBRARIES = (
     "annotated_types",
     "httpx",

@@ -24,14 +24,13 @@ from devstack.demo.verdict import DemoVerdict, audited, verdict_of
 from devstack.stack.embedded import EmbeddedStack
 from devstack.stack.environment import NAMESPACE
 from devstack.stack.events import StackEvent
-from devstack.up import Interrupted, StackScreen, running_stack, unless
+from devstack.up import EXAMPLES, Interrupted, StackScreen, running_stack, unless
 from domain.faults import NotFound
 from domain.ids import attempt_id
 from domain.states import TaskState
 from runtime.wiring import open_stores
 from store.reads import open_reads
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 FILES = ("orders.jsonl", "provisioning.jsonl")
 
 LIVELY = {
@@ -112,7 +111,7 @@ async def _play(stack: EmbeddedStack, board: Board) -> DemoVerdict:
 def _examples() -> list[str]:
     missing = [f for f in FILES if not (EXAMPLES / f).exists()]
     if missing:
-        raise NotFound(f"{EXAMPLES / missing[0]} is missing: the demo runs from a clone of the repository")
+        raise NotFound(f"{EXAMPLES / missing[0]} is missing")
     return [line for f in FILES for line in (EXAMPLES / f).read_text(encoding="utf-8").splitlines() if line.strip()]
 
 

@@ -15,10 +15,13 @@ from devstack.processes.managed import ManagedProcess
 from devstack.processes.records import EmbeddedServerError
 from devstack.stack.environment import Addresses, worker_environment
 from devstack.stack.readiness import answers, polls
+from domain.packages import NAMESPACE
 from runtime.deployment import deployment_of
 from runtime.shell import plain_environment, python_path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[__name__.count(".")]
+"""Where our packages are found: the checkout, or where the wheel is installed."""
+
 READY_TIMEOUT = 120.0
 """Seconds. A fresh clone compiles every module first, in several processes at once."""
 
@@ -74,7 +77,7 @@ class Member:
 def make_simulators(addresses: Addresses) -> Member:
     """The simulated services, all in one process."""
     url, folder = addresses.simulators_url, addresses.state_dir / "simulators"
-    arguments = ["-P", "-m", "devstack.simulators", "--port", url.rsplit(":", 1)[1], "--state-dir", str(folder)]
+    arguments = ["-P", "-m", f"{NAMESPACE}devstack.simulators", "--port", url.rsplit(":", 1)[1], "--state-dir", str(folder)]
     environment = {**plain_environment(), "PYTHONPATH": python_path(str(ROOT))}
     name = {"state_dir": str(folder)}
     return Member(_process(addresses, "simulators", arguments, environment), url, f"{url}/health", name, None)
@@ -89,7 +92,8 @@ def _worker(addresses: Addresses, client: Client, number: int, extra: Mapping[st
     first = number == 1
     roles = _ALL_ROLES if first else _FURTHER_ROLES
     environment = {**worker_environment(addresses, extra, supervises=first), "PYTHONPATH": python_path(str(ROOT))}
-    process = _process(addresses, f"worker-{number}", [str(ROOT / "worker.py"), "--roles", roles], environment)
+    arguments = ["-P", "-m", f"{NAMESPACE}worker", "--roles", roles]
+    process = _process(addresses, f"worker-{number}", arguments, environment)
     health = f"{addresses.callback_url}/health" if first else None
     name = {"deployment": deployment_of(addresses.settings())}
     return Member(process, roles.replace(",", ", "), health, name, client)
