@@ -18,7 +18,12 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 NAMESPACE = "sas"
 ABOUT = '"""The Scheduler Agent Supervisor pattern; see `sas.domain.definition` and `sas.activities.agent`."""\n'
-COMMANDS = {"python starter.py": "sas", "python worker.py": "sas-worker", "starter.py": "sas", "worker.py": "sas-worker"}
+COMMANDS = {
+    "python starter.py": "sas",
+    "python worker.py": "sas-worker",
+    "starter.py": "sas",
+    "worker.py": "sas-worker",
+}
 
 
 class Namespace(BuildHookInterface):  # type: ignore[misc] # hatchling is there where a wheel is built

@@ -77,7 +77,15 @@ class Member:
 def make_simulators(addresses: Addresses) -> Member:
     """The simulated services, all in one process."""
     url, folder = addresses.simulators_url, addresses.state_dir / "simulators"
-    arguments = ["-P", "-m", f"{NAMESPACE}devstack.simulators", "--port", url.rsplit(":", 1)[1], "--state-dir", str(folder)]
+    arguments = [
+        "-P",
+        "-m",
+        f"{NAMESPACE}devstack.simulators",
+        "--port",
+        url.rsplit(":", 1)[1],
+        "--state-dir",
+        str(folder),
+    ]
     environment = {**plain_environment(), "PYTHONPATH": python_path(str(ROOT))}
     name = {"state_dir": str(folder)}
     return Member(_process(addresses, "simulators", arguments, environment), url, f"{url}/health", name, None)

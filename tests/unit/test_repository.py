@@ -16,7 +16,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 LOCKS = ["requirements.lock", "requirements-prod.lock"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-PACKAGES = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+PACKAGES = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]["packages"]
 TEXT = {
     ".py",
     ".sql",
