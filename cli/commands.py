@@ -26,6 +26,9 @@ FROM_START_TO_END = {
     "wait": "cli.wait:wait",
     "list": "cli.list_tasks:list_tasks",
 }
+FOR_AUTHORS = {
+    "check": "cli.check:check",
+}
 FOR_OPERATORS = {
     "compensate": "cli.compensate:compensate",
     "repair": "cli.repair:repair",
@@ -37,7 +40,7 @@ FOR_OPERATORS = {
     "doctor": "cli.doctor:doctor",
     "audit": "cli.audit:audit",
 }
-COMMANDS = FROM_START_TO_END | FOR_OPERATORS
+COMMANDS = FROM_START_TO_END | FOR_AUTHORS | FOR_OPERATORS
 """Where the function of each is."""
 
 _TERMS: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode": None}
