@@ -93,7 +93,7 @@ def _bounds(found: Forecast) -> list[tuple[str, str]]:
         ("pivot", no_way_back if found.pivot else "none: it can be undone to the end"),
         (
             "at most",
-            f"{found.most_calls} calls in {duration(found.longest)}, while stores, Temporal and workers are up",
+            f"{found.most_calls} calls in {duration(found.longest)}, while all that we run is up",
         ),
         ("its undo", f"{found.undo_most_calls} calls in {duration(found.undo_longest)}"),
     ]

@@ -27,6 +27,7 @@ FROM_START_TO_END = {
     "list": "cli.list_tasks:list_tasks",
 }
 FOR_AUTHORS = {
+    "new": "cli.new:new",
     "check": "cli.check:check",
 }
 FOR_OPERATORS = {
@@ -69,7 +70,7 @@ class Commands(TyperGroup):
 
 def _print_version(asked: bool) -> None:
     if asked:
-        print(_version())
+        print(version())
         raise typer.Exit
 
 
@@ -90,7 +91,7 @@ app = typer.Typer(
 )
 
 
-def _version() -> str:
+def version() -> str:
     """This release: as the source tree says that it runs from, or as it was installed."""
     tree = Path(__file__).parents[1] / "pyproject.toml"
     if not tree.exists():

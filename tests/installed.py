@@ -32,9 +32,10 @@ class Environment:
         """Where packages are installed."""
         return next(self.folder.glob("lib/python*/site-packages"))
 
-    def install(self, package: Path) -> None:
-        """Install a wheel, or a project in a folder, from this machine alone."""
-        pip("install", "--no-index", "--no-deps", "--no-build-isolation", str(package), python=self.python)
+    def install(self, project: Path) -> None:
+        """Build the wheel of the project in this folder and install it, without the packages that it depends on."""
+        wheel = built_wheel(project, self.folder / "wheels" / project.name)
+        pip("install", "--no-index", "--no-deps", str(wheel), python=self.python)
 
     def variables(self, **more: str) -> dict[str, str]:
         """What its programs find around them: nothing of this checkout, and the servers' programs."""
@@ -63,11 +64,11 @@ def pip(*arguments: str, python: str = sys.executable) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def built_wheel(folder: Path) -> Path:
-    """The wheel of this checkout. Without the package that builds it, an index must have it."""
+def built_wheel(project: Path, folder: Path) -> Path:
+    """The wheel of a project. Where the package that builds it is not installed, an index must have it."""
     isolation = ["--no-index", "--no-build-isolation"] if find_spec("hatchling") else []
     try:
-        pip("wheel", "--no-deps", "--wheel-dir", str(folder), *isolation, str(ROOT))
+        pip("wheel", "--no-deps", "--wheel-dir", str(folder), *isolation, str(project))
     except AssertionError as error:
         if isolation:
             raise
@@ -76,9 +77,9 @@ def built_wheel(folder: Path) -> Path:
 
 
 def installed_environment(folder: Path) -> Environment:
-    """A new environment with the wheel. The packages that it needs are found where we have them."""
-    environment = Environment(folder / "environment")
-    venv.create(environment.folder, symlinks=True)
+    """A new environment with the wheel of this checkout. The packages that it needs are found where we have them."""
+    environment = Environment(folder)
+    venv.create(folder, symlinks=True)
     (environment.site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
-    environment.install(built_wheel(folder))
+    environment.install(ROOT)
     return environment
