@@ -88,8 +88,9 @@ async def test_own_package_does_and_undoes_and_asks(project: Project, simulators
         await eventually(is_ready)
         assert project.submit(task_id) == "Processed"
         assert simulators.live(task_id) == {"stock": 1}
+        assert simulators.calls("stock", task_id) == 1, "the reply was lost, so it asked and did not send again"
         project.sas("compensate", task_id, "--reason", "the guest is ill", "--wait")
-        assert project.sas("show", task_id)[0]["state"] == "Compensated"
+        assert project.sas("show", task_id)["state"] == "Compensated"
     assert simulators.live(task_id) == {}
 
 
