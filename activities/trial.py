@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import SecretStr
+
 from activities.agents import all_agents
 from activities.call_loop import Agents
 from activities.clock import uptime
-from activities.http import new_client
 from domain.definition import Definition, Step
 from domain.ids import idempotency_key
 from domain.messages import AgentRequest, Json, Outcome
@@ -20,7 +21,8 @@ async def try_step(
     record: Any,
     results: Mapping[str, Json] | None = None,
     *,
-    url: str,
+    url: str = "",
+    access: Mapping[str, SecretStr] | None = None,
     undo: bool = False,
 ) -> Outcome:
     """Do one step, or undo it, as a worker would do it in a first attempt; nothing is recorded.
@@ -28,7 +30,7 @@ async def try_step(
     Args:
         definition: Whose step. name: Of the step.
         record: The business record, as the definition's model. results: Of earlier steps, by name.
-        url: Base address of the service. undo: Whether the step is undone.
+        url: Base address of the service, if it has one. access: Credentials by name. undo: Whether the step is undone.
 
     Returns:
         What came of it: `Completed`, with what the service answered as `result`, or why not.
@@ -42,8 +44,7 @@ async def try_step(
         run_id="trial",
         **(_undo(step, record) if undo else _work(step, record, results or {})),
     )
-    async with new_client() as client:
-        agents = Agents(list(all_agents()), {request.service: url}, client)
+    async with Agents(list(all_agents()), {request.service: url}, {request.service: access or {}}) as agents:
         return await agents.carry_out(request, uptime() + step.within.total_seconds())
 
 

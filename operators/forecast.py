@@ -133,8 +133,9 @@ def _duties(definition: Definition, service: str) -> Iterator[str]:
     """What this service must do, as its Agent and the definition have it."""
     agent = next(a for a in all_agents() if a.service == service)
     steps = [s for s in definition.steps if service in s.services]
-    yield f"answer a repeated key as the first time, for {_span(agent.remembers)}"
-    yield "refuse a fencing token lower than it has seen"
+    yield f"have no effect more when a key is repeated, for {_span(agent.remembers)}"
+    if agent.over_http and agent.fence_header:
+        yield "refuse a fencing token lower than it has seen"
     if any(s.undo for s in steps):
         yield f"undo by the keys of the original, for {_span(agent.undoes_within)}"
         later = [s.name for s in steps if s.undo and s.undo.quarantine]

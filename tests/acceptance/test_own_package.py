@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
+import sqlite3
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from testing.simulators import Simulators
 from testing.waiting import eventually
 from tests.installed import Environment, installed_environment
 
-GUEST = {"row": "TEA-01", "seats": 2}
+GUEST = {"name": "Ada", "row": "TEA-01", "seats": 2}
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +39,15 @@ class Project:
     def __init__(self, installed: Environment, settings: Settings, simulators: Simulators, temporal: str) -> None:
         self._installed, self.folder = installed, settings.state_dir
         ours = {n: v for n, v in environment(settings).items() if not n.startswith(("SAS_SERVICES", "SAS_SAMPLES"))}
-        hall = {"SAS_SERVICES__HALL": f"{simulators.url}/stock"}
-        self._variables = {**ours, **hall, "TEMPORAL_ADDRESS": temporal}
+        self._book = str(self.folder / "book.sqlite")
+        services = {"SAS_SERVICES__HALL": f"{simulators.url}/stock", "SAS_ACCESS__GUEST_BOOK__DATABASE": self._book}
+        self._variables = {**ours, **services, "TEMPORAL_ADDRESS": temporal}
+        self.book("CREATE TABLE line (key TEXT PRIMARY KEY, text TEXT, struck INTEGER NOT NULL DEFAULT 0)")
+
+    def book(self, statement: str) -> list[Any]:
+        """Ask the guest book."""
+        with closing(sqlite3.connect(self._book)) as connection, connection:
+            return connection.execute(statement).fetchall()
 
     def sas(self, *arguments: str) -> Any:
         """Run a command to its end; what it printed as JSON."""
@@ -88,10 +96,13 @@ async def test_own_package_does_and_undoes_and_asks(project: Project, simulators
         await eventually(is_ready)
         assert project.submit(task_id) == "Processed"
         assert simulators.live(task_id) == {"stock": 1}
+        ((_, text, struck),) = project.book("SELECT * FROM line")
+        assert (text[:4], struck) == ("Ada:", 0)
         assert simulators.calls("stock", task_id) == 1, "the reply was lost, so it asked and did not send again"
         project.sas("compensate", task_id, "--reason", "the guest is ill", "--wait")
         assert project.sas("show", task_id)["state"] == "Compensated"
     assert simulators.live(task_id) == {}
+    assert project.book("SELECT struck FROM line") == [(1,)]
 
 
 def test_new_package_passes_check_and_its_own_test_at_once(installed: Environment, tmp_path: Path) -> None:

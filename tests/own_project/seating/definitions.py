@@ -1,4 +1,4 @@
-"""Seats for a guest."""
+"""Seats for a guest, who is then in the book."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from datetime import timedelta
 from pydantic import BaseModel
 from sas.domain.definition import Definition, Results, Step, Undo
 
-from seating.agents import Hold, Line
+from seating.agents import Entry, Hold, Line
 
 
 class Guest(BaseModel):
     """The business record."""
 
+    name: str
     row: str
     seats: int
 
@@ -20,6 +21,11 @@ class Guest(BaseModel):
 def hold(guest: Guest, _: Results) -> Hold:
     """As many seats as the guest wants."""
     return Hold(sku_lines=[Line(sku=guest.row, quantity=guest.seats)])
+
+
+def write(guest: Guest, results: Results) -> Entry:
+    """Who has which seats."""
+    return Entry(text=f"{guest.name}: {results['seats']['reservation_id']}")
 
 
 SEATING = Definition(
@@ -32,6 +38,13 @@ SEATING = Definition(
             action="hall.hold",
             request=hold,
             undo=Undo("hall.give_back"),
+            within=timedelta(seconds=5),
+        ),
+        Step(
+            name="book",
+            action="guest_book.write",
+            request=write,
+            undo=Undo("guest_book.strike"),
             within=timedelta(seconds=5),
         ),
     ),
