@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, ClassVar, Literal, TypeVar, get_type_hints
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_type_hints
 
 from pydantic import BaseModel
 
@@ -27,6 +27,9 @@ Method = TypeVar("Method", bound=Callable[..., Awaitable[Any]])
 def action(method: Method) -> Method:
     """Mark a method of an Agent as something that a step can ask for: it takes a Call, and a pydantic model or nothing.
 
+    One that undoes may also take what the step returned, as `Model | None`: None where nobody was told, and where the
+    service, if it can be asked by key, has not seen it.
+
     It sends exactly one request.
     """
     method.is_action = True  # type: ignore[attr-defined]  # a mark that `actions` looks for
@@ -35,13 +38,17 @@ def action(method: Method) -> Method:
 
 @dataclass(frozen=True)
 class Action:
-    """An Agent's method, as a definition sees it: `service.method`, and the models it takes and gives, if any."""
+    """An Agent's method, as a definition sees it: `service.method`, and the models it takes and gives, if any.
+
+    `original`: it undoes, and takes what the step returned, which is of this model.
+    """
 
     name: str
     service: str
     method: str
     request: type[BaseModel] | None
     result: type[BaseModel] | None
+    original: type[BaseModel] | None
     keeps_tombstones: bool
     can_ask: bool
 
@@ -92,8 +99,8 @@ class Agent:
     undoes_within: ClassVar[timedelta] = timedelta(days=30)
     keeps_tombstones: ClassVar[bool] = True
 
-    async def find(self, call: Call) -> Found | None:
-        """Ask the service what became of `call.key`; None if it has never seen it.
+    async def find(self, call: Call, key: str) -> Found | None:
+        """Ask the service what became of a key of this step; None if it has never seen it.
 
         An Agent whose service can't be asked does not override this, and sends again with the same key.
         """
@@ -127,18 +134,28 @@ class Agent:
 def _action(agent: type[Agent], name: str, method: Callable[..., Any]) -> Action:
     hints = get_type_hints(method)
     result = hints.pop("return", None)
-    call, *models = hints.values() or [None]
-    if call is not Call or len(models) > 1 or not all(_is_model(m) for m in models):
-        raise DefinitionError(f"{agent.__name__}.{name} must take one Call, and one pydantic model or nothing more")
+    call, *taken = hints.values() or [None]
+    request = taken.pop(0) if taken and _is_model(taken[0]) else None
+    original = _model_in(taken.pop(0)) if taken and _model_in(taken[0]) else None
+    if call is not Call or taken:
+        takes = "one Call, one pydantic model or none, and for an undo what the step returned, as Model | None"
+        raise DefinitionError(f"{agent.__name__}.{name} must take {takes}")
     return Action(
         name=f"{agent.service}.{name}",
         service=agent.service,
         method=name,
-        request=models[0] if models else None,
+        request=request,
+        original=original,
         result=result if _is_model(result) else None,
         keeps_tombstones=agent.keeps_tombstones,
         can_ask=agent.can_ask(),
     )
+
+
+def _model_in(hint: Any) -> type[BaseModel] | None:
+    """The model in `Model | None`."""
+    args = get_args(hint)
+    return args[0] if len(args) == 2 and args[1] is type(None) and _is_model(args[0]) else None
 
 
 def _is_model(hint: Any) -> bool:

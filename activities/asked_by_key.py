@@ -28,9 +28,9 @@ class _Operation(BaseModel):
 class AskedByKey(Agent):
     """Base of Agents whose service can be asked by key."""
 
-    async def find(self, call: Call) -> Found | None:
+    async def find(self, call: Call, key: str) -> Found | None:
         """What became of the key. A state that is not known is an error, which leaves the outcome unknown."""
-        answer = await call.ask(f"/operations/{quote(call.key, safe='')}", unknown="unknown_key")
+        answer = await call.ask(f"/operations/{quote(key, safe='')}", unknown="unknown_key")
         if answer is None:
             return None
         found = _Operation.model_validate(answer.body)

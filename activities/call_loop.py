@@ -175,7 +175,7 @@ class Agents:
         if request.undo and call.age_s > agent.undoes_within.total_seconds():
             raise _no_longer_undone(agent, request)
         if call.unknown and not request.undo:
-            found = await agent.find(call) if agent.can_ask() else None
+            found = await agent.find(call, call.key) if agent.can_ask() else None
             if found is not None:
                 call.unknown = False
                 return result_of(found, spec, agent)
@@ -184,8 +184,10 @@ class Agents:
             call.unknown = not agent.can_ask()  # never seen: whatever it answers to this key now is its first word
             if call.left < 1:
                 raise TransientFault("the service has not seen the key; no call is left to send it")
-        method = getattr(agent, spec.method)
-        return kept(await (method(call) if body is None else method(call, body)))
+        taken: list[BaseModel | None] = [] if body is None else [body]
+        if spec.original is not None:
+            taken.append(await _original(spec.original, call, request))
+        return kept(await getattr(agent, spec.method)(call, *taken))
 
     async def _wait(self, seconds_: float) -> None:
         """Pause, but not beyond the moment at which the worker begins to drain."""
@@ -194,6 +196,19 @@ class Agents:
                 await self._draining.begun.wait()
         except TimeoutError:
             return
+
+
+async def _original(model: type[BaseModel], call: Call, request: AgentRequest) -> BaseModel | None:
+    """What the step returned that is to be undone; where nobody was told, the service is asked by key."""
+    if request.original is not None:
+        return model.model_validate(request.original)
+    for key in reversed(request.keys) if call.agent.can_ask() else ():
+        if (found := await call.agent.find(call, key)) is not None and found.state == "done":
+            try:
+                return model.model_validate(found.body)
+            except ValidationError as error:
+                raise StillAtWork(f"the step is done, or will be; its answer: {first_problem(error)}") from error
+    return None
 
 
 def _pause_after(fault: TransientFault, call: Call, pause_s: float) -> float:

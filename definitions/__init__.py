@@ -83,6 +83,12 @@ def _step_problems(step: Step) -> list[str]:
                 if kept
                 else f"service {service} keeps no tombstones, its undo needs a quarantine"
             )
+    if step.action in actions and actions[step.action].original:
+        found.append(f"{step.action} takes what a step returned: it can only undo")
+    if step.undo and step.action in actions and step.undo.action in actions:
+        done, undone = actions[step.action], actions[step.undo.action]
+        if undone.original and (undone.original, undone.service) != (done.result, done.service):
+            found.append(f"{undone.name} takes what another step returns: a {undone.original.__name__}")
     services = {actions[a].service for a in step.actions if a in actions}
     if step.queue and len(services) > 1:
         found.append(f"what is done and undone on one queue must be of one service, not {sorted(services)}")

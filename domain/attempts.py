@@ -67,6 +67,7 @@ class BeginStep(Message):
         calls: Calls to reserve, at most; what is left of the step's budget bounds it.
         queued: Its Agent is asked by the run, which needs the reservation; that of an inline step stays in the process.
         undo: Written to the compensation log in the same transaction; None if there is nothing to undo.
+        original: Of an undo: whether its Agent wants to know what the step returned.
     """
 
     step: str
@@ -74,6 +75,7 @@ class BeginStep(Message):
     calls: int
     queued: bool = False
     undo: UndoCall | None = None
+    original: bool = False
 
 
 class AttemptRef(Message):

@@ -50,7 +50,7 @@ class StepRequest(Message):
     def granted(self, grant: Grant, run_id: str) -> AgentRequest:
         """The request under a reservation, which that run has made."""
         body = self.body if grant.body is None else grant.body
-        terms = grant.model_dump(include={"calls", "unknown", "key_age_s", "granted_at"})
+        terms = grant.model_dump(include={"calls", "unknown", "key_age_s", "granted_at", "original"})
         return AgentRequest(**{**self.model_dump(), **terms, "body": body, "run_id": run_id})
 
 
@@ -63,6 +63,7 @@ class AgentRequest(StepRequest):
         unknown: An earlier call with this key may have had its effect: ask by key before sending again.
         key_age_s: Seconds since a call may first have been sent whose effect may stand; of an undo: of its original.
         granted_at: From when the time of a queued Agent counts, by Temporal's clock.
+        original: Of an undo: what its step returned, as far as anybody was told, where its Agent wants to know.
     """
 
     calls: int
@@ -70,6 +71,7 @@ class AgentRequest(StepRequest):
     unknown: bool = False
     key_age_s: float = 0.0
     granted_at: datetime | None = None
+    original: Json | None = None
 
 
 class Completed(Message):
@@ -165,7 +167,7 @@ class Grant(Message):
 
     `within_s` is what was left `after_s` after the activity that tells of it had begun: that is at `granted_at`, or
     later, by Temporal's clock, which only the workflow knows.
-    `body`: of an undo, its request from the compensation log.
+    `body`: of an undo, its request from the compensation log; `original`: as in `AgentRequest`.
     """
 
     calls: int
@@ -173,6 +175,7 @@ class Grant(Message):
     unknown: bool = False
     key_age_s: float = 0.0
     body: Json | None = None
+    original: Json | None = None
     after_s: float = 0.0
     granted_at: datetime | None = None
 

@@ -44,7 +44,14 @@ def lost(after: Snapshot | None, hold: Hold) -> WriteResult:
     return over(AttemptEnd.SUPERSEDED, f"task {after.task_id} is {after.state}, held by {owner}", after)
 
 
-def granted(step: StepRow, body: Json | None) -> Grant:
+def granted(step: StepRow, after: Snapshot) -> Grant:
     """What a step that was begun may spend."""
     within_s = max(0.0, step.time_left_s or 0.0)
-    return Grant(calls=step.reserved, within_s=within_s, unknown=step.unknown, key_age_s=step.key_age_s, body=body)
+    return Grant(
+        calls=step.reserved,
+        within_s=within_s,
+        unknown=step.unknown,
+        key_age_s=step.key_age_s,
+        body=after.body,
+        original=after.original,
+    )

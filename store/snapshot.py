@@ -37,7 +37,8 @@ class StepRow(BaseModel):
 class Snapshot(BaseModel):
     """A task row with its steps in definition order and its open undo log, last begun first.
 
-    `result`, `body`: recorded result, and undo's request, of the one step that was done or is begun.
+    `result`, `body`: recorded result, and undo's request, of the one step that was done or is begun. `original`: what
+    the step returned whose undo is begun, where that is wanted and somebody was told.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -58,6 +59,7 @@ class Snapshot(BaseModel):
     undo_log: list[UndoView]
     result: Json | None = None
     body: Json | None = None
+    original: Json | None = None
 
     def step(self, name: str) -> StepRow:
         """The step of that name; KeyError if the task has none."""

@@ -103,6 +103,7 @@ class Steps:
             "within_s": begin.within_s if begin else 0.0,
             "allowance": begin.calls if begin else 0,
             "reservation": reservation,
+            "original": begin is not None and begin.original,
             "claim_within_s": self._claim_within.total_seconds(),
             **more,
         }
@@ -115,7 +116,7 @@ class Steps:
             return WriteResult(result=after.result)
         step = after.step(begin.step)
         if step.reservation == reservation:
-            return WriteResult(result=after.result if done else None, grant=granted(step, after.body))
+            return WriteResult(result=after.result if done else None, grant=granted(step, after))
         if done is not None or step.state is finished:
             return WriteResult(result=after.result or {})  # what did not begin is begun again, or given up, by itself
         return await self._not_begun(hold, after, step.name)

@@ -53,4 +53,4 @@ class Tasks:
 
 def _snapshot(params: Params) -> tuple[str, Params]:
     """The task that the parameters name, with what they say is done or begun."""
-    return query("snapshot"), {"done": None, "begin": None, **params}
+    return query("snapshot"), {"done": None, "begin": None, "original": False, **params}

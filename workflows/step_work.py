@@ -47,8 +47,8 @@ class StepInterpreter:
         then = self._definition.find(following.step) if following else None
         return self._work(
             self._request(entry.step, entry.action, {}, entry.generation),
-            begin=_undo_begin(self._definition.step(entry.step)),
-            then=_undo_begin(then) if then else None,
+            begin=_undo_begin(self._definition.step(entry.step), entry),
+            then=_undo_begin(then, following) if then and following else None,
         )
 
     def _work(self, request: StepRequest, **terms: Any) -> StepWork:
@@ -87,9 +87,15 @@ class StepInterpreter:
         )
 
 
-def _undo_begin(step: Step) -> BeginStep:
-    calls, queued = step.undo.calls if step.undo else 1, step.queue is not None
-    return BeginStep(step=step.name, within_s=step.within.total_seconds(), calls=calls, queued=queued)
+def _undo_begin(step: Step, entry: UndoView) -> BeginStep:
+    undo = catalogue().get(entry.action)
+    return BeginStep(
+        step=step.name,
+        within_s=step.within.total_seconds(),
+        calls=step.undo.calls if step.undo else 1,
+        queued=step.queue is not None,
+        original=undo is not None and undo.original is not None,
+    )
 
 
 def _body(action: str, made: BaseModel) -> Json:

@@ -1,6 +1,6 @@
 -- The task as this transaction leaves it, with its steps in order and what is left of its undo log, last begun first.
 -- What can be large comes for one step only: the result of step `done`, or of the one that is to `begin`, and the request of
--- the undo that is to. A submission that is not confirmed is no task yet.
+-- the undo that is to, with what its step returned. A submission that is not confirmed is no task yet.
 SELECT
     t.task_id, t.definition, t.version, t.state, t.locked_by, t.run_id, t.claim_nonce, t.epoch, t.submitter,
     t.record_digest, t.waiting,
@@ -9,6 +9,7 @@ SELECT
         SELECT c.request FROM compensation AS c
         WHERE c.task_id = t.task_id AND c.step = %(begin)s AND t.state = 'Compensating'
     ) AS body,
+    CASE WHEN %(original)s AND t.state = 'Compensating' THEN known_result(t.task_id, %(begin)s) END AS original,
     extract(epoch FROM t.complete_by - (SELECT clock_timestamp()))::float8 AS time_left_s,
     (
         SELECT coalesce(jsonb_agg(jsonb_build_object(
