@@ -29,7 +29,8 @@ async def try_step(
 
     Args:
         definition: Whose step. name: Of the step.
-        record: The business record, as the definition's model. results: Of earlier steps, by name.
+        record: The business record, as the definition's model.
+        results: Of earlier steps by name; for an undo, of the step itself.
         url: Base address of the service, if it has one. access: Credentials by name. undo: Whether the step is undone.
 
     Returns:
@@ -42,7 +43,7 @@ async def try_step(
         keys=[idempotency_key("trial", name, 0)],
         epoch=1,
         run_id="trial",
-        **(_undo(step, record) if undo else _work(step, record, results or {})),
+        **(_undo(step, record, results or {}) if undo else _work(step, record, results or {})),
     )
     async with Agents(list(all_agents()), {request.service: url}, {request.service: access or {}}) as agents:
         return await agents.carry_out(request, uptime() + step.within.total_seconds())
@@ -53,8 +54,8 @@ def _work(step: Step, record: Any, results: Mapping[str, Json]) -> dict[str, Any
     return {"action": step.action, "body": body, "calls": step.calls}
 
 
-def _undo(step: Step, record: Any) -> dict[str, Any]:
+def _undo(step: Step, record: Any, results: Mapping[str, Json]) -> dict[str, Any]:
     if (undo := step.undo) is None:
         raise ValueError(f"step {step.name} has no undo")
     body = undo.request(record).model_dump(mode="json") if undo.request else {}
-    return {"action": undo.action, "body": body, "calls": undo.calls, "undo": True}
+    return {"action": undo.action, "body": body, "calls": undo.calls, "undo": True, "original": results.get(step.name)}
