@@ -79,7 +79,7 @@ def swallowing_requests(_: Any) -> Any:
 
 
 def undoing_only_what_is_there(real: Any) -> Any:
-    async def undo(self: Call, path: str, body: Any) -> None:
+    async def undo(self: Call, path: str, body: Any = None) -> None:
         if await self.ask(f"/operations/{quote(self.keys[-1], safe='')}", "unknown_key") is not None:
             await real(self, path, body)
 
