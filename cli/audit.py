@@ -19,7 +19,7 @@ from audit.sources.runs import read_runs
 from audit.sources.stores import open_loader
 from audit.task import Tolerances
 from cli.app import ExitCode, Output, checked_ids, run
-from cli.environment import settings
+from cli.environment import find_settings
 from cli.output import Format, print_json, print_line, print_note
 from cli.screen import print_rich, table
 from domain.faults import NotFound, UsageError
@@ -90,11 +90,11 @@ async def _audit(
     claim_s: float,
     output: Format,
 ) -> ExitCode:
-    found = settings()
-    state, orders = address(found, "database_url"), address(found, "orders_url")
+    settings = find_settings()
+    state, orders = address(settings, "database_url"), address(settings, "orders_url")
     check_schema(state, "state")
     check_schema(orders, "orders")
-    detection = 2 * found.sweep_interval if detection_s is None else timedelta(seconds=detection_s)
+    detection = 2 * settings.sweep_interval if detection_s is None else timedelta(seconds=detection_s)
     tolerances = Tolerances(detection_delay=detection, claim_delay=timedelta(seconds=claim_s))
     async with open_loader(state, orders, tolerances, GONE) as loader:
         total = len(ids) if ids else await loader.count()
@@ -104,7 +104,7 @@ async def _audit(
             await read_ledgers(ledgers_url, await loader.now()) if ledgers_url else None,
             runs=await read_runs(await connect(), await loader.now()) if histories else None,
             replies=replies,
-            caps=caps(found) if with_caps else None,
+            caps=caps(settings) if with_caps else None,
             on_page=lambda result: _progress(result, total),
         )
     if missing := sorted(set(ids or ()) - result.task_ids):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cli.app import By, ExitCode, OneId, Output, Reason, Timeout, Wait, required_text, run
-from cli.environment import reading, requester, settings
+from cli.environment import find_settings, reading, requester
 from cli.output import Format, print_json, print_line, print_note
 from cli.wait import follow
 from domain.faults import NotFound
@@ -28,8 +28,8 @@ def compensate(
 
 
 async def _compensate(request: UndoRequest, timeout: float | None, output: Format) -> ExitCode:
-    found, task_id = settings(), request.task_id
-    async with open_state_store(found, size=2) as store, reading(found) as reads:
+    settings, task_id = find_settings(), request.task_id
+    async with open_state_store(settings, size=2) as store, reading(settings) as reads:
         verdict = await store.requests.undo(request)
         code = _VERDICTS.get(verdict.verdict, ExitCode.OK)
         if code is ExitCode.NOT_FOUND:

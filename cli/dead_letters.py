@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cli.app import ExitCode, Output, run
-from cli.environment import reading, settings
+from cli.environment import find_settings, reading
 from cli.output import Format, print_json, print_line, print_note
 from cli.screen import print_rich, table
 from operators.times import instant
@@ -28,7 +28,7 @@ def dead_letters(
 
 
 async def _list(task: str | None, limit: int, output: Format) -> ExitCode:
-    async with reading(settings()) as reads:
+    async with reading(find_settings()) as reads:
         letters = await reads.dead_letters(task, limit)
     if output is Format.JSON:
         print_json([letter.model_dump() for letter in letters])
@@ -41,7 +41,7 @@ async def _list(task: str | None, limit: int, output: Format) -> ExitCode:
 
 
 async def _show(number: int, output: Format) -> ExitCode:
-    async with reading(settings()) as reads:
+    async with reading(find_settings()) as reads:
         letter = await reads.dead_letter(number)
     if output is Format.TEXT:
         print_line(f"dead letter {letter.id} about {letter.task_id}, received {instant(letter.received_at)}")

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from rich.text import Text
 
 from cli.app import ExitCode, Output, run
-from cli.environment import settings
+from cli.environment import find_settings
 from cli.output import Format, plain, print_json, print_line
 from cli.screen import print_rich
 from operators.checks import all_checks
@@ -21,7 +21,7 @@ def doctor(output: Output = Format.TEXT) -> ExitCode:
 
 async def _doctor(output: Format) -> ExitCode:
     checks = []
-    async for check in all_checks(settings()):
+    async for check in all_checks(find_settings()):
         checks.append(check)
         if output is Format.TEXT:
             _print(check)

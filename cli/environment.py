@@ -26,7 +26,7 @@ _TEMPORAL = ("ADDRESS", "NAMESPACE", "PROFILE", "CONFIG_FILE", "API_KEY", "TLS",
 """How the variables begin that lead to a Temporal server, after `TEMPORAL_`."""
 
 
-def settings() -> Settings:
+def find_settings() -> Settings:
     """The settings of this process; those of the embedded stack where the environment names no state store.
 
     A stack is taken as a whole: its databases, its Temporal server, its services.
@@ -34,16 +34,16 @@ def settings() -> Settings:
     Raises:
         UsageError: A setting can't be read, or leads away from the rest of the stack; names the variable.
     """
-    found = read_settings()
+    settings = read_settings()
     for remark in unknown_settings():
         print_note(f"warning: {remark}")
-    file = found.state_dir / ENVIRONMENT_FILE
-    if found.database_url.get_secret_value():
-        return found
+    file = settings.state_dir / ENVIRONMENT_FILE
+    if settings.database_url.get_secret_value():
+        return settings
     if not file.exists():
-        if "state_dir" in found.model_fields_set and not found.state_dir.is_dir():
-            raise UsageError(f"SAS_STATE_DIR: there is no folder {str(found.state_dir)!r}")
-        return found
+        if "state_dir" in settings.model_fields_set and not settings.state_dir.is_dir():
+            raise UsageError(f"SAS_STATE_DIR: there is no folder {str(settings.state_dir)!r}")
+        return settings
     recorded = _recorded(file)
     if strangers := _leading_away(recorded):
         raise UsageError(
@@ -77,13 +77,13 @@ def requester(by: str = "") -> str:
 
 
 @asynccontextmanager
-async def reading(found: Settings) -> AsyncIterator[Reads]:
+async def reading(settings: Settings) -> AsyncIterator[Reads]:
     """Reads on the state store, its schema checked.
 
     Raises:
         Unreachable: It has no address, does not answer, or has another schema version.
     """
-    dsn = address(found, "database_url")
+    dsn = address(settings, "database_url")
     check_schema(dsn, "state")
     async with open_reads(dsn) as reads:
         yield reads

@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from cli.app import ExitCode, Output, run
-from cli.environment import reading, settings
+from cli.environment import find_settings, reading
 from cli.output import Format, print_json, print_note
 from cli.screen import coloured, print_rich, table
 from cli.tasks import error_text, task_json, undo_json, undo_lists
@@ -40,7 +40,7 @@ def list_tasks(
 async def _list(
     states: frozenset[TaskState], definition: str | None, undo: bool, limit: int, output: Format
 ) -> ExitCode:
-    async with reading(settings()) as reads:
+    async with reading(find_settings()) as reads:
         tasks = await reads.tasks(states=states, definition=definition, limit=limit)
         logs = await reads.undo_logs([t.task_id for t in tasks]) if undo else []
     if output is Format.JSON:

@@ -6,7 +6,7 @@ from psycopg.errors import InsufficientPrivilege
 from sqlalchemy.exc import DBAPIError
 
 from cli.app import ExitCode, Output
-from cli.environment import settings
+from cli.environment import find_settings
 from cli.output import Format, print_json, print_line
 from domain.faults import Unreachable
 from runtime.settings import Settings, address
@@ -16,9 +16,9 @@ from store.schema import DatabaseName, check_schema
 
 def migrate(output: Output = Format.TEXT) -> ExitCode:
     """Bring the schema of both databases to the newest version, as their owner."""
-    found = settings()
-    _migrate(found, "state", "admin_database_url")
-    _migrate(found, "orders", "admin_orders_url")
+    settings = find_settings()
+    _migrate(settings, "state", "admin_database_url")
+    _migrate(settings, "orders", "admin_orders_url")
     if output is Format.JSON:
         print_json({"migrated": ["state", "orders"]})
     else:
@@ -26,8 +26,8 @@ def migrate(output: Output = Format.TEXT) -> ExitCode:
     return ExitCode.OK
 
 
-def _migrate(found: Settings, database: DatabaseName, setting: str) -> None:
-    dsn = address(found, setting)
+def _migrate(settings: Settings, database: DatabaseName, setting: str) -> None:
+    dsn = address(settings, setting)
     try:
         upgrade(dsn, database)
     except DBAPIError as error:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cli.app import By, DryRun, ExitCode, OneId, Output, Reason, Timeout, Wait, required_text, run
-from cli.environment import reading, requester, settings
+from cli.environment import find_settings, reading, requester
 from cli.output import Format, print_json, print_line
 from cli.tasks import undo_json
 from cli.wait import follow
@@ -53,8 +53,8 @@ def repair(
 
 
 async def _repair(asked: Repair, timeout: float | None, dry_run: bool, output: Format) -> ExitCode:
-    found = settings()
-    async with open_state_store(found, size=2) as store, reading(found) as reads:
+    settings = find_settings()
+    async with open_state_store(settings, size=2) as store, reading(settings) as reads:
         verdict = prepare(await reads.page(asked.task_id), asked) if dry_run else await carry_out(store, reads, asked)
         page = await reads.page(asked.task_id)
         if output is Format.TEXT:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cli.app import By, DryRun, ExitCode, OneId, Output, Reason, Timeout, Wait, required_text, run
-from cli.environment import reading, requester, settings
+from cli.environment import find_settings, reading, requester
 from cli.output import Format, compact, print_json, print_line
 from cli.screen import print_rich, table
 from cli.wait import follow
@@ -58,8 +58,8 @@ def resubmit(
 
 
 async def _resubmit(asked: Resubmission, timeout: float | None, dry_run: bool, output: Format) -> ExitCode:
-    found = settings()
-    async with open_stores(found, orders_may_be_away=not asked.changes) as stores, reading(found) as reads:
+    settings = find_settings()
+    async with open_stores(settings, orders_may_be_away=not asked.changes) as stores, reading(settings) as reads:
         plan = await prepare(stores, reads, asked)
         if not dry_run:
             await carry_out(stores, reads, asked, plan)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.text import Text
 
 from cli.app import By, ExitCode, Output, required_text, run
-from cli.environment import reading, requester, settings
+from cli.environment import find_settings, reading, requester
 from cli.output import Format, print_json, print_line
 from cli.screen import print_rich, table
 from domain.faults import UsageError
@@ -52,15 +52,15 @@ def services(
 
 
 async def _show(name: str | None, output: Format) -> ExitCode:
-    async with reading(settings()) as reads:
+    async with reading(find_settings()) as reads:
         _print(await look_up(reads, name), output)
     return ExitCode.OK
 
 
 async def _force(name: str, forced: Forced | None, requester: str, reason: str, output: Format) -> ExitCode:
-    found = settings()
-    async with open_state_store(found, size=2) as store, reading(found) as reads:
-        breakers = CircuitBreakers(store.database, breaker_terms(found))
+    settings = find_settings()
+    async with open_state_store(settings, size=2) as store, reading(settings) as reads:
+        breakers = CircuitBreakers(store.database, breaker_terms(settings))
         _print(await force(breakers, reads, name, forced, requester=requester, reason=reason), output)
     return ExitCode.OK
 
@@ -83,8 +83,7 @@ def _move(event: ServiceEvent) -> list[str | Text]:
 
 
 def _json(row: ServiceRow, now: datetime) -> Json:
-    found: dict[str, Any] = row.model_dump()
-    return found | {"holds": state_of(row), "since": row.since if has_moved(row) else None, "now": now}
+    return row.model_dump() | {"holds": state_of(row), "since": row.since if has_moved(row) else None, "now": now}
 
 
 def _row(row: ServiceRow, now: datetime) -> list[str | Text]:

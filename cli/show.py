@@ -9,17 +9,15 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.app import ExitCode, OneId, Output, run
-from cli.environment import reading, settings
-from cli.links import namespace, ui_link
+from cli.environment import find_settings, reading
+from cli.links import attempt_link
 from cli.output import Format, compact, print_json, print_line
 from cli.screen import coloured, print_rich, table
 from cli.tasks import error_text, task_json, undo_json, undo_table
-from domain.ids import attempt_id
 from domain.messages import Json
 from operators.explain import Explanation, explain
 from operators.times import instant
-from runtime.settings import Settings
-from store.rows import Alert, Event, Step, Task
+from store.rows import Alert, Event, Step
 
 
 def show(task_id: OneId, output: Output = Format.TEXT) -> ExitCode:
@@ -28,22 +26,15 @@ def show(task_id: OneId, output: Output = Format.TEXT) -> ExitCode:
 
 
 async def _show(task_id: str, output: Format) -> ExitCode:
-    found = settings()
-    async with reading(found) as reads:
-        known = await explain(reads, task_id, found.sweep_interval)
-    link = _link(found, known.page.task)
+    settings = find_settings()
+    async with reading(settings) as reads:
+        known = await explain(reads, task_id, settings.sweep_interval)
+    link = attempt_link(settings.ui_url, known.page.task)
     if output is Format.JSON:
         print_json(_json(known, link))
     else:
         _print(known, link)
     return ExitCode.OK
-
-
-def _link(found: Settings, task: Task) -> str | None:
-    if not task.epoch:
-        return None
-    attempt = attempt_id(task.definition, task.task_id, task.epoch)
-    return ui_link(found.ui_url, namespace(), attempt, task.run_id)
 
 
 def _json(known: Explanation, link: str | None) -> Json:

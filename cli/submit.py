@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 
 from cli.app import ExitCode, Output, Timeout, Wait, gravest, run
-from cli.environment import reading, settings, user
+from cli.environment import find_settings, reading, user
 from cli.launch import Launched, launch
-from cli.links import namespace, ui_link
+from cli.links import attempt_link
 from cli.messages import Message, read_messages
 from cli.output import Format, print_json, print_note
 from cli.receipts import Receipt, print_receipts, take_in
@@ -22,7 +22,6 @@ from domain.faults import Unreachable, UsageError
 from domain.ids import attempt_id
 from domain.messages import Json
 from domain.text import clean
-from runtime.settings import Settings
 from runtime.temporal import connection
 from runtime.wiring import open_stores
 from store.admission import GONE
@@ -56,14 +55,14 @@ def submit(
 
 
 async def _start(messages: list[Message], submitter: str, timeout: float | None, output: Format) -> ExitCode:
-    found = settings()
+    settings = find_settings()
     connection()  # what can't be read is refused before anything is recorded
-    async with open_stores(found) as stores, reading(found) as reads:
-        batch = Batch(found, reads, await take_in(stores.desk, messages, submitter), output)
+    async with open_stores(settings) as stores, reading(settings) as reads:
+        batch = Batch(settings.ui_url, reads, await take_in(stores.desk, messages, submitter), output)
         with batch.receipted():
             ids = batch.ids
             await _warn_of_no_worker(reads, await batch.tasks())
-            launched = await launch(found, stores, reads, ids) if ids else Launched([])
+            launched = await launch(settings, stores, reads, ids) if ids else Launched([])
             batch.codes += [ExitCode.UNREACHABLE] * bool(launched.left)
             await batch.locate(launched.runs)
             if timeout is not None and ids:
@@ -75,9 +74,9 @@ async def _start(messages: list[Message], submitter: str, timeout: float | None,
 
 
 async def _submit(messages: list[Message], submitter: str, wait: bool, output: Format) -> ExitCode:
-    found = settings()
-    async with open_stores(found) as stores, reading(found) as reads:
-        batch = Batch(found, reads, await take_in(stores.desk, messages, submitter), output)
+    settings = find_settings()
+    async with open_stores(settings) as stores, reading(settings) as reads:
+        batch = Batch(settings.ui_url, reads, await take_in(stores.desk, messages, submitter), output)
         with batch.receipted():
             if batch.ids and wait:
                 await _note_unclaimed(reads, await claimed(reads, batch.ids, CLAIMED_WITHIN))
@@ -88,8 +87,8 @@ async def _submit(messages: list[Message], submitter: str, wait: bool, output: F
 class Batch:
     """Messages that went in together; their receipts are printed once, whatever becomes of the command."""
 
-    def __init__(self, found: Settings, reads: Reads, receipts: list[Receipt], output: Format) -> None:
-        self._settings, self._reads, self._receipts, self._output = found, reads, receipts, output
+    def __init__(self, ui_url: str, reads: Reads, receipts: list[Receipt], output: Format) -> None:
+        self._ui_url, self._reads, self._receipts, self._output = ui_url, reads, receipts, output
         self.codes = [r.code for r in receipts]
         self.ids = list(dict.fromkeys(r.task_id for r in receipts if r.task_id and r.taken))
         self._is_printed = False
@@ -102,7 +101,7 @@ class Batch:
         """Add each task's state, and its current or last attempt. `runs`: run ids that are known here."""
         tasks = {t.task_id: t for t in await self.tasks()}
         self._receipts = [
-            replace(r, **_run_of(self._settings, tasks[r.task_id], runs)) if r.taken and r.task_id in tasks else r
+            replace(r, **_run_of(self._ui_url, tasks[r.task_id], runs)) if r.taken and r.task_id in tasks else r
             for r in self._receipts
         ]
 
@@ -127,12 +126,9 @@ class Batch:
                 print_receipts(self._receipts)
 
 
-def _run_of(found: Settings, task: Task, runs: Mapping[str, str | None]) -> Json:
-    if not task.epoch:
-        return {"state": task.state}
-    attempt = attempt_id(task.definition, task.task_id, task.epoch)
-    link = ui_link(found.ui_url, namespace(), attempt, task.run_id or runs.get(attempt))
-    return {"state": task.state, "attempt": attempt, "link": link}
+def _run_of(ui_url: str, task: Task, runs: Mapping[str, str | None]) -> Json:
+    attempt = attempt_id(task.definition, task.task_id, task.epoch) if task.epoch else None
+    return {"state": task.state, "attempt": attempt, "link": attempt_link(ui_url, task, runs.get(attempt or ""))}
 
 
 async def _note_unclaimed(reads: Reads, tasks: Sequence[Task]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cli.app import ExitCode, Output, run
-from cli.environment import settings
+from cli.environment import find_settings
 from cli.output import Format, print_json, print_line, print_note
 from domain.faults import Unreachable
 from runtime.settings import address
@@ -22,8 +22,8 @@ def supervise(output: Output = Format.TEXT) -> ExitCode:
 
 
 async def _supervise(output: Format) -> ExitCode:
-    found = settings()
-    dsn = address(found, "supervisor_database_url")
+    settings = find_settings()
+    dsn = address(settings, "supervisor_database_url")
     check_schema(dsn, "state")
     try:
         client = await connect()
@@ -33,7 +33,7 @@ async def _supervise(output: Format) -> ExitCode:
         )
         client = None
     async with Database(dsn, name="state store", size=2) as database:
-        report = await sweep_once(SupervisorActivities(Supervision(database), client), sweep_settings(found))
+        report = await sweep_once(SupervisorActivities(Supervision(database), client), sweep_settings(settings))
     if output is Format.JSON:
         print_json(report.model_dump())
     else:

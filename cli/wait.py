@@ -11,7 +11,7 @@ from time import monotonic
 from rich.text import Text
 
 from cli.app import ExitCode, Ids, Output, Timeout, run
-from cli.environment import reading, settings
+from cli.environment import find_settings, reading
 from cli.output import Format, print_json, print_note
 from cli.screen import coloured, note_console, print_rich, table
 from cli.tasks import as_asked, error_text, known_tasks, task_json
@@ -34,7 +34,7 @@ def wait(task_ids: Ids, timeout: Timeout = 300, output: Output = Format.TEXT) ->
 
 
 async def _wait(task_ids: Sequence[str], timeout: float, output: Format) -> ExitCode:
-    async with reading(settings()) as reads:
+    async with reading(find_settings()) as reads:
         await known_tasks(reads, task_ids)
         ending = await follow(reads, task_ids, timeout, output)
     if output is Format.JSON:
@@ -54,15 +54,11 @@ async def claimed(reads: Reads, task_ids: Sequence[str], within: timedelta) -> S
     """Wait until each of these tasks has been claimed once. Returns those that were not in time."""
     give_up_at = monotonic() + within.total_seconds()
     while True:
-        waiting = [t for t in await reads.tasks(ids=task_ids, limit=len(task_ids)) if is_unclaimed(t)]
+        tasks = await reads.tasks(ids=task_ids, limit=len(task_ids))
+        waiting = [t for t in tasks if t.epoch == 0 and not t.state.is_settled]
         if not waiting or monotonic() > give_up_at:
             return waiting
         await asyncio.sleep(_POLL_S)
-
-
-def is_unclaimed(task: Task) -> bool:
-    """Whether nobody has ever taken the task up."""
-    return task.epoch == 0 and not task.state.is_settled
 
 
 async def follow(

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.app import ExitCode, Output, checked_ids, run
-from cli.environment import reading, settings
+from cli.environment import find_settings, reading
 from cli.output import Format, print_json, print_line
 from cli.screen import coloured, data_console, table
 from cli.show import event_row
@@ -54,7 +54,7 @@ def watch(
 
 
 async def _watch(task_ids: Sequence[str], output: Format) -> ExitCode:
-    async with reading(settings()) as reads:
+    async with reading(find_settings()) as reads:
         with _view(output, from_now_on=not task_ids) as view:
             while True:
                 tasks = await (known_tasks(reads, task_ids) if task_ids else reads.tasks(limit=_MOST))
