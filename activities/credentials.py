@@ -15,21 +15,13 @@ import httpx
 from pydantic import SecretStr
 
 from domain.faults import NoAccess
-from domain.redaction import know, secrets_in
+from domain.redaction import know, secrets_of
 
 _CA, _CERTIFICATE, _CERTIFICATE_KEY = "ca", "certificate", "certificate_key"
 _TLS = (_CA, _CERTIFICATE, _CERTIFICATE_KEY)
 
 Stamp = tuple[int, int, int]
 """Of a file; another than before means that it has changed."""
-
-
-def secrets_of(name: str, value: str) -> Iterator[str]:
-    """What of a credential must never be shown: all of it, but of an address only what is secret in it."""
-    if name.endswith("_url"):
-        yield from secrets_in(value)
-    elif name not in ("username", "client_id") and not name.endswith("_file"):
-        yield value
 
 
 class Credentials:

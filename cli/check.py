@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cli.app import ExitCode, Output
-from cli.environment import settings
+from cli.environment import find_settings
 from cli.output import Format, print_json, print_line
 from cli.screen import print_rich, table
 from definitions import registry
@@ -23,7 +23,7 @@ def check(name: Name = None, output: Output = Format.TEXT) -> ExitCode:
 
     Exit code 2 if one must not be run.
     """
-    sweep_interval = settings().sweep_interval
+    sweep_interval = find_settings().sweep_interval
     known = registry()
     wanted = known.names() if name is None else [name]
     found = [d for d in map(known.newest, wanted) if d is not None]

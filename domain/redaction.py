@@ -87,6 +87,14 @@ def secrets_in(address: str) -> Iterator[str]:
         yield quoted.replace("\\'", "'").replace("\\\\", "\\") or bare
 
 
+def secrets_of(name: str, value: str) -> Iterator[str]:
+    """What of a credential must never be shown: all of it, but of an address only what is secret in it."""
+    if name.endswith("_url"):
+        yield from secrets_in(value)
+    elif name not in ("username", "client_id") and not name.endswith("_file"):
+        yield value
+
+
 def _forms(value: str) -> Iterator[str]:
     for plain in {value, unquote(value)}:
         yield from (plain, quote(plain, safe=""), quote(plain), quote_plus(plain))

@@ -16,10 +16,9 @@ from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError
 
-from activities.credentials import secrets_of
 from domain.faults import Unreachable, UsageError
 from domain.packages import SAMPLES
-from domain.redaction import is_secret, know, secrets_in
+from domain.redaction import is_secret, know, secrets_in, secrets_of
 from runtime.setting_values import DatabaseAddress, FileInFolder, Folder, Level, WebAddress, between
 
 LEAST_SECRET = 32
