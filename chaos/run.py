@@ -26,9 +26,10 @@ from psycopg.rows import dict_row
 
 from audit.checks import Violation
 from chaos.faults import Injector, Stroke, needed
+from chaos.figures import Guards
 from chaos.soak_plot import plot
 from chaos.temporal_cluster import PROGRAMS
-from chaos.verdict import Guards, Verdict, judge, machine
+from chaos.verdict import Verdict, judge, machine
 from chaos.workload import Traffic, make_plans, stores_through_proxies
 from chaos.world import World
 from domain.messages import Json

@@ -6,29 +6,27 @@ import asyncio
 import os
 import platform
 import subprocess
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from enum import IntEnum
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import httpx
-import psycopg
 from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError
 
 from audit.checks import Violation
-from audit.evidence import Ledgers, SubmissionReplies
-from audit.run import AuditResult, audit
+from audit.evidence import SubmissionReplies
+from audit.run import audit
 from audit.sources.ledgers import read_ledgers
 from audit.sources.runs import read_runs
 from audit.sources.stores import open_loader
 from audit.task import Tolerances
 from chaos.faults import Injector
-from chaos.histories import Histories, replay
+from chaos.figures import Figures, Guards, count, missing, rows
+from chaos.histories import replay
 from chaos.workload import Traffic
 from chaos.world import World, without_duplicates
 from definitions.order import Order
@@ -53,60 +51,6 @@ class Code(IntEnum):
     PASSED = 0
     VIOLATED = 1
     INVALID = 2
-
-
-@dataclass(frozen=True)
-class Guards:
-    """What must have happened for a run to say anything.
-
-    Attributes:
-        tasks, faults: So many at least. processed, compensated: Shares of the tasks that ended so, at least.
-        seen: How often each kind of fault must have had a visible effect.
-        thorough: Also what a short run may be too small for.
-    """
-
-    tasks: int
-    faults: int
-    seen: int
-    processed: float = 0.4
-    compensated: float = 0.1
-    thorough: bool = True
-
-
-@dataclass
-class Figures:
-    """Everything that was counted.
-
-    Attributes:
-        kinds: By kind of fault, how often it was done, and how often it was seen.
-        ends: How often workers ended by themselves, by exit code.
-        asked: By the way that undo was asked for, of how many tasks somebody took the request.
-        fenced: Calls that a service refused for their token.
-        barred: Originals that a service refused after their undo, by what kept them out.
-        overtaken: Attempts that a killed or paused worker held, and that the Supervisor took from it.
-        zombies: What those attempts still did: calls that were refused, answers that came too late.
-    """
-
-    tasks: int = 0
-    states: dict[str, int] = field(default_factory=dict)
-    answers: dict[str, int] = field(default_factory=dict)
-    faults: int = 0
-    kinds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    ends: dict[str, int] = field(default_factory=dict)
-    events: dict[str, int] = field(default_factory=dict)
-    runs: dict[str, int] = field(default_factory=dict)
-    replayed: int = 0
-    calls: dict[str, int] = field(default_factory=dict)
-    asked: dict[str, int] = field(default_factory=dict)
-    opened: int = 0
-    fenced: int = 0
-    barred: dict[str, int] = field(default_factory=dict)
-    tombstones: int = 0
-    overtaken: int = 0
-    zombies: int = 0
-    checks: int = 0
-    money: Json = field(default_factory=dict)
-    settled_after_s: float = 0.0
 
 
 @dataclass
@@ -176,44 +120,8 @@ async def judge(
         *[v async for v in _undone(world, traffic)],
         *_money(world, traffic, figures),
     ]
-    _count(figures, world, traffic, injector, found, histories, ledgers)
+    count(figures, world, traffic, injector, found, histories, ledgers)
     return Verdict(figures, violations, list(missing(figures, guards)))
-
-
-def missing(figures: Figures, guards: Guards) -> Iterator[str]:
-    """What did not happen, or not often enough, for the run to say anything."""
-    if figures.tasks < guards.tasks:
-        yield f"{figures.tasks} tasks, at least {guards.tasks} were wanted"
-    if figures.faults < guards.faults:
-        yield f"{figures.faults} faults, at least {guards.faults} were wanted"
-    for state, share in ((TaskState.PROCESSED, guards.processed), (TaskState.COMPENSATED, guards.compensated)):
-        if figures.states.get(state, 0) < share * figures.tasks:
-            yield f"{figures.states.get(state, 0)} tasks are {state}, at least {share:.0%} were wanted"
-    for kind, (done, seen) in figures.kinds.items():
-        if seen < guards.seen:
-            yield f"{kind}: done {done} times, seen {seen} times, at least {guards.seen} were wanted"
-    counts = {
-        "write or call of an attempt that was overtaken was refused": figures.fenced
-        + figures.runs.get("Superseded", 0),
-        "original that came after its undo was refused": sum(figures.barred.values()),
-        "attempt of a killed or paused worker was taken over": figures.overtaken,
-        "run ended as terminated": figures.runs.get("Terminated", 0),
-        "run ended as cancelled": figures.runs.get("Canceled", 0),
-        "submission was refused for a cap": figures.answers.get("refused", 0),
-        "conflict was answered": figures.answers.get("conflict", 0),
-    }
-    if guards.thorough:
-        counts |= {
-            "answer that came too late was kept": figures.events.get("late_answer", 0),
-            "call or answer of a killed or paused worker came too late": figures.zombies,
-            "original was refused by the fence": figures.barred.get("stale_token", 0),
-            "original was refused by a tombstone": figures.barred.get("undone", 0),
-            "worker gave a task back when it was told to stop": figures.events.get("released", 0),
-            "boundary could not be written": figures.runs.get("NotRecorded", 0),
-            "circuit breaker opened": figures.opened,
-            **{f"undo was asked for by {way}": figures.asked.get(way, 0) for way in ("store", "signal", "attempt")},
-        }
-    yield from (f"no {name}" for name, count in counts.items() if not count)
 
 
 def machine() -> Json:
@@ -238,7 +146,7 @@ def machine() -> Json:
 async def _undone(world: World, traffic: Traffic) -> AsyncIterator[Violation]:
     """Whoever asked for undo, and whose request was taken, gets it; a task past its pivot may say no."""
     query = "SELECT task_id, definition, state, past_pivot(task_id) FROM task WHERE task_id = ANY(%s)"
-    for task_id, definition, state, is_past_pivot in _rows(world, query, list(traffic.asked)):
+    for task_id, definition, state, is_past_pivot in rows(world, query, list(traffic.asked)):
         way, said = traffic.asked[task_id], ""
         if way == "signal":
             said = await _verdict(world, undo_request_id(definition, task_id))
@@ -263,11 +171,11 @@ def _money(world: World, traffic: Traffic, figures: Figures) -> Iterator[Violati
     """What customers have paid and not got back is what the Processed orders cost, by the submitters' own books."""
     answer = httpx.get(f"{world.simulators.url}/control/summary", timeout=60).raise_for_status().json()
     booked = answer["payments"]["money"]
-    rows = _rows(world, "SELECT task_id FROM task WHERE state = 'Processed' AND definition = 'order'")
+    processed = rows(world, "SELECT task_id FROM task WHERE state = 'Processed' AND definition = 'order'")
     records = {p.task_id: p.record for p in traffic.plans}
-    owed = sum(Order.model_validate(records[task_id]).total_minor for (task_id,) in rows)
+    owed = sum(Order.model_validate(records[task_id]).total_minor for (task_id,) in processed)
     kept = booked["charged_minor"] - booked["refunded_minor"]
-    open_ = sum(amount for (amount,) in _rows(world, _STILL_CHARGED))
+    open_ = sum(amount for (amount,) in rows(world, _STILL_CHARGED))
     figures.money = {k: booked[k] for k in ("charged_minor", "refunded_minor")} | {"owed_minor": owed}
     figures.money["charged_to_unfinished_minor"] = open_
     if kept != owed + open_:
@@ -282,47 +190,3 @@ INNER JOIN compensation AS c ON c.task_id = t.task_id AND c.step = 'charge'
 WHERE t.state = 'Error'
 """
 """Orders that wait for a person with their charge done."""
-
-
-def _count(
-    figures: Figures,
-    world: World,
-    traffic: Traffic,
-    injector: Injector,
-    found: AuditResult,
-    histories: Histories,
-    ledgers: Ledgers,
-) -> None:
-    figures.tasks, figures.checks = found.tasks, found.checks
-    figures.states = dict(_rows(world, "SELECT state, count(*) FROM task GROUP BY state ORDER BY 2 DESC"))
-    figures.events = dict(_rows(world, "SELECT kind, count(*) FROM event GROUP BY kind ORDER BY 2 DESC"))
-    query = "SELECT count(*) FROM event WHERE kind = 'expired' AND detail ->> 'held_by' = ANY(%s)"
-    held = list(injector.holds)
-    figures.overtaken = _rows(world, query, held)[0][0]
-    late = "SELECT count(*) FROM event WHERE kind = 'late_answer' AND actor = ANY(%s)"
-    figures.zombies = _rows(world, late, held)[0][0]
-    figures.opened = _rows(world, "SELECT count(*) FROM service_event WHERE kind = 'opened'")[0][0]
-    figures.asked = dict(Counter(traffic.asked.values()))
-    figures.answers = dict(Counter(a.verdict for a in traffic.answers))
-    figures.faults = sum(not s.failed for s in injector.strokes)
-    figures.kinds = injector.kinds_seen()
-    figures.ends = dict(injector.ends)
-    figures.runs, figures.replayed = dict(histories.ends.most_common()), histories.replayed
-    calls, barred = Counter[str](), Counter[str]()
-    attempts = {tuple(attempt.split("/")[1:]) for attempt in held}
-    for task_id, services in ledgers.by_task.items():
-        for ledger in services.values():
-            undone = {e.key: e.undone_at for e in (*ledger.effects, *ledger.tombstones) if e.undone_at}
-            figures.tombstones += len(ledger.tombstones)
-            calls.update(c.outcome for c in ledger.calls)
-            calls["probe"] += len(ledger.probes)
-            for call in (c for c in ledger.calls if c.outcome in ("stale_token", "undone")):
-                figures.zombies += (task_id, str(call.token)) in attempts
-                undone_at = undone.get(call.key)
-                barred[call.outcome] += bool(undone_at and call.decided_at and call.decided_at > undone_at)
-    figures.calls, figures.fenced, figures.barred = dict(calls.most_common()), calls["stale_token"], dict(barred)
-
-
-def _rows(world: World, query: str, *params: Any) -> list[tuple[Any, ...]]:
-    with psycopg.connect(world.owner) as connection:
-        return connection.execute(query, params).fetchall()

@@ -25,7 +25,7 @@ class Case:
 
 
 def singles() -> Iterator[Case]:
-    """Every point once, what needs a series of its own, and the plays in which nobody dies."""
+    """Every point once, what needs a series of its own, and the scripts in which nobody dies."""
     for s in (*SCENARIOS, *NO_DEATHS):
         yield from (Case(s, (point,)) for stage in s.once for point in stage)
         yield from (Case(s, kills) for kills in s.more)

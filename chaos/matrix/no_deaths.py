@@ -1,4 +1,4 @@
-"""Plays of the crash matrix in which nobody dies, but somebody is slow, is overtaken, or is not answered."""
+"""Scripts of the crash matrix in which nobody dies, but somebody is slow, is overtaken, or is not answered."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 
 from audit.breakers import SEEN_WITHIN
-from chaos.matrix.case_run import Run
+from chaos.matrix.case_run import CaseRun
 from chaos.matrix.partial_failures import PARTIAL_FAILURES
 from chaos.matrix.scenarios import Scenario
 from chaos.matrix.scripts import answered_late
@@ -33,7 +33,7 @@ FIRST_TASK_DONE = 4
 """The event with which the first workflow task of a run completes: where a reset goes back to."""
 
 
-async def undone_in_mid_charge(run: Run) -> None:
+async def undone_in_mid_charge(run: CaseRun) -> None:
     """The service has taken the charge, and carries it out after the task was undone."""
     run.fault("payments", "latency", latency_ms=4_000, times=1, match={"undo": False})
     await run.submit(ORDER)
@@ -43,12 +43,12 @@ async def undone_in_mid_charge(run: Run) -> None:
     await _heard(run, EventKind.LATE_ANSWER)
 
 
-async def overtaken_while_it_waits(run: Run) -> None:
+async def overtaken_while_it_waits(run: CaseRun) -> None:
     """Its deadline passes while the service is slow; the next attempt asks for it when the answer comes."""
     await answered_late(run, latency_ms=3_000, times=2)
 
 
-async def undone_while_it_expires(run: Run) -> None:
+async def undone_while_it_expires(run: CaseRun) -> None:
     """The Supervisor has read that it expired; before it writes, undo is asked for, and is at work."""
     run.fault("stock", "latency", latency_ms=1_500, times=1, match={"undo": False})
     run.fault("stock", "latency", latency_ms=3_000, times=1, match={"undo": True})
@@ -61,7 +61,7 @@ async def undone_while_it_expires(run: Run) -> None:
     await eventually(lambda: _has_settled(run), within_s=40)
 
 
-async def not_acknowledged(run: Run) -> None:
+async def not_acknowledged(run: CaseRun) -> None:
     """At every boundary of its life the acknowledgements of some commits are lost."""
     services = ("stock", "payments", "shipping", "mail")
     for service in services:
@@ -74,32 +74,32 @@ async def not_acknowledged(run: Run) -> None:
     run.world.proxies["postgres"].heal()
 
 
-async def service_out(run: Run) -> None:
+async def service_out(run: CaseRun) -> None:
     """A service fails until its breaker opens."""
     run.fault("stock", "error", times=6, match={"undo": False})
     await run.submit(ORDER)
     await run.reached(TaskState.PROCESSED)
 
 
-async def reply_lost(run: Run) -> None:
+async def reply_lost(run: CaseRun) -> None:
     """A service does what it is asked, and its answer does not come."""
     run.fault("stock", "lost_reply", times=1, match={"undo": False})
     await run.submit(ORDER)
     await run.reached(TaskState.PROCESSED)
 
 
-async def service_shut(run: Run) -> None:
+async def service_shut(run: CaseRun) -> None:
     """A person has kept tasks from a service for long, when an order comes to it; it goes on once it is let in."""
     force = run.world.stores.breakers.force
-    await force("payments", "open", requester="a play", reason="their maintenance")
+    await force("payments", "open", requester="tests", reason="their maintenance")
     await eventually(lambda: _has_long_moved(run, "payments"), within_s=2 * SEEN_WITHIN.total_seconds())
     await run.submit(ORDER)
     await _heard(run, EventKind.RELEASED, EventKind.PROCESSED)
-    await force("payments", None, requester="a play", reason="they are back")
+    await force("payments", None, requester="tests", reason="they are back")
     await run.reached(TaskState.PROCESSED)
 
 
-async def reset_in_mid_charge(run: Run) -> None:
+async def reset_in_mid_charge(run: CaseRun) -> None:
     """Somebody resets its run in Temporal, while a service is slow."""
     run.fault("payments", "latency", latency_ms=2_000, times=1, match={"undo": False})
     await run.submit(ORDER)
@@ -109,7 +109,7 @@ async def reset_in_mid_charge(run: Run) -> None:
         ResetWorkflowExecutionRequest(
             namespace=client.namespace,
             workflow_execution=WorkflowExecution(workflow_id=(await run.page()).task.locked_by or ""),
-            reason="a play",
+            reason="a test asks for it",
             request_id=run.task_id,
             workflow_task_finish_event_id=FIRST_TASK_DONE,
         )
@@ -117,7 +117,7 @@ async def reset_in_mid_charge(run: Run) -> None:
     await run.reached(TaskState.PROCESSED)
 
 
-async def forged_before(run: Run) -> None:
+async def forged_before(run: CaseRun) -> None:
     """Somebody has started a run by hand under the id of the first attempt, with a cheaper order; it is due later."""
     line = {**ORDER["lines"][0], "unit_price_minor": 1}
     views = [StepView(name=name, state=StepState.NOT_STARTED, key_generation=0) for name in ORDER_STEPS]
@@ -142,7 +142,7 @@ async def forged_before(run: Run) -> None:
     await run.reached(TaskState.PROCESSED)
 
 
-async def not_served(run: Run) -> None:
+async def not_served(run: CaseRun) -> None:
     """Nobody serves the queue of its charge until its attempt has been given back; nobody is told to stop meanwhile."""
     await run.work_as(Role.SCHEDULER)
     await run.submit(ORDER)
@@ -156,7 +156,7 @@ async def not_served(run: Run) -> None:
         await run.work_as(*run.world.roles)
 
 
-async def stalled(run: Run) -> None:
+async def stalled(run: CaseRun) -> None:
     """The line to Temporal stalls behind a boundary, which has granted the time of its charge."""
     run.fault("stock", "latency", latency_ms=500, times=1, match={"undo": False})
     await run.submit(ORDER)
@@ -168,14 +168,14 @@ async def stalled(run: Run) -> None:
     await run.reached(TaskState.PROCESSED)
 
 
-async def contradicted_afterwards(run: Run) -> None:
+async def contradicted_afterwards(run: CaseRun) -> None:
     """An order that is submitted again with other content, when it is Processed."""
     await run.submit(ORDER)
     await run.reached(TaskState.PROCESSED)
     await run.submit_by_process({**ORDER, "currency": "USD"}, expected="DeadLettered")
 
 
-async def undo_refused(run: Run) -> None:
+async def undo_refused(run: CaseRun) -> None:
     """An undo that its service refuses, whatever comes of that."""
     await run.submit(ORDER)
     await run.reached(TaskState.PROCESSED)
@@ -184,7 +184,7 @@ async def undo_refused(run: Run) -> None:
     await eventually(lambda: _has_settled(run))
 
 
-async def not_confirmed(run: Run) -> None:
+async def not_confirmed(run: CaseRun) -> None:
     """The last service is out, until the Supervisor has the order undone."""
     run.fault("mail", "error")
     await run.submit(ORDER)
@@ -213,39 +213,39 @@ NO_DEATHS = (
 )
 
 
-async def _has_begun(run: Run, step: str) -> bool:
+async def _has_begun(run: CaseRun, step: str) -> bool:
     return any(e.detail.get("began") == step for e in (await run.page()).events)
 
 
-async def _has_settled(run: Run) -> bool:
+async def _has_settled(run: CaseRun) -> bool:
     return (await run.page()).task.state.is_settled
 
 
-async def _heard(run: Run, *kinds: EventKind) -> None:
+async def _heard(run: CaseRun, *kinds: EventKind) -> None:
     async def heard() -> bool:
         return any(e.kind in kinds for e in (await run.page()).events)
 
     await eventually(heard)
 
 
-def _newest_sweep(run: Run) -> int:
+def _newest_sweep(run: CaseRun) -> int:
     with psycopg.connect(run.world.owner) as connection:
         row = connection.execute("SELECT coalesce(max(id), 0) FROM sweep").fetchone()
     return int(row[0]) if row else 0
 
 
-async def _has_long_moved(run: Run, service: str) -> bool:
+async def _has_long_moved(run: CaseRun, service: str) -> bool:
     """Whether every statement sees what the breaker of a service did last."""
     return await asyncio.to_thread(_moved_before, run, service, SEEN_WITHIN)
 
 
-def _moved_before(run: Run, service: str, age: timedelta) -> bool:
+def _moved_before(run: CaseRun, service: str, age: timedelta) -> bool:
     query = "SELECT max(at) < clock_timestamp() - %s FROM service_event WHERE service = %s"
     with psycopg.connect(run.world.owner) as connection:
         row = connection.execute(query, (age, service)).fetchone()
     return bool(row and row[0])
 
 
-async def _swept_since(run: Run, last: int) -> bool:
+async def _swept_since(run: CaseRun, last: int) -> bool:
     """Whether a sweep has begun after those that were there; its page is read right behind that."""
     return await asyncio.to_thread(_newest_sweep, run) > last

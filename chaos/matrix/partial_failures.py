@@ -1,6 +1,6 @@
-"""Plays of the crash matrix that no single death shows: a part is full, away or stopped at the wrong moment.
+"""Scripts of the crash matrix that no single death shows: a part is full, away or stopped at the wrong moment.
 
-Each play stands for a kind of failure, and ends only once that has struck.
+Each stands for a kind of failure, and ends only once that has struck.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from contextlib import asynccontextmanager
 
 from temporalio.api.enums.v1 import EventType
 
-from chaos.matrix.case_run import OUTAGE, SLOTS, SWEEP_PAGES, Run
+from chaos.matrix.case_run import CaseRun
+from chaos.matrix.case_runner import OUTAGE, SLOTS, SWEEP_PAGES
 from chaos.matrix.scenarios import Scenario, around, whoever
 from chaos.world import MOST_BUFFERED
 from domain.definition import Definition, Registry
@@ -27,7 +28,7 @@ _ENDS = (EventKind.RELEASED, EventKind.EXPIRED, EventKind.GAVE_UP)
 _FAILED = EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
 
 
-async def signalled_in_vain(run: Run) -> None:
+async def signalled_in_vain(run: CaseRun) -> None:
     """Undo is asked of a run whose worker is dead, and the run is terminated before anybody has read that.
 
     The order goes on without it meanwhile, for as long as Temporal waits for a worker that died with the request
@@ -43,14 +44,14 @@ async def signalled_in_vain(run: Run) -> None:
     run.worker.pause()
     attempt = run.world.client.get_workflow_handle(attempt_id("order", run.task_id, 1))
     await attempt.signal("compensate", "nobody hears this")
-    await attempt.terminate(reason="a play")
+    await attempt.terminate(reason="a test asks for it")
     await run.worker.kill()
     await run.reached(TaskState.COMPENSATED)
     asked = [e.actor for e in (await run.page()).events if e.kind is EventKind.UNDO_REQUESTED]
     assert [actor.partition(":")[0] for actor in asked] == ["signal"], asked
 
 
-async def too_large_to_start(run: Run) -> None:
+async def too_large_to_start(run: CaseRun) -> None:
     """Temporal takes no run of an order of that size; another order goes on meanwhile."""
     line = {**ORDER["lines"][0], "sku": "\x01" * 64}
     await run.submit({**ORDER, "lines": [line] * 200})
@@ -58,7 +59,7 @@ async def too_large_to_start(run: Run) -> None:
     await run.reached(TaskState.ERROR)
 
 
-async def stopped_in_a_call(run: Run) -> None:
+async def stopped_in_a_call(run: CaseRun) -> None:
     """Its worker is told to stop while a call takes longer than the grace."""
     run.fault("payments", "latency", latency_ms=4_500, times=1, match={"undo": False})
     await run.submit(ORDER)
@@ -69,7 +70,7 @@ async def stopped_in_a_call(run: Run) -> None:
     assert first is EventKind.RELEASED, f"the attempt ended as {first}"
 
 
-async def answered_while_temporal_is_away(run: Run) -> None:
+async def answered_while_temporal_is_away(run: CaseRun) -> None:
     """The machine is there, and its answer comes, while Temporal can't be reached."""
     temporal = run.world.proxies["temporal"]
     async with _answers_held(run):
@@ -83,7 +84,7 @@ async def answered_while_temporal_is_away(run: Run) -> None:
     assert "machine" not in failed, "its answer came too late"
 
 
-async def branches_fail(run: Run) -> None:
+async def branches_fail(run: CaseRun) -> None:
     """Of two branches of a graph one spends the calls of two attempts, and the slower one those of one."""
     run.fault("cloud", "error", times=6, match={"path": "/cloud/addresses"})
     run.fault("cloud", "latency", latency_ms=1_500, times=3, match={"path": "/cloud/disks"})
@@ -92,7 +93,7 @@ async def branches_fail(run: Run) -> None:
     await run.reached(TaskState.PROCESSED)
 
 
-async def expired_while_supervision_is_out(run: Run) -> None:
+async def expired_while_supervision_is_out(run: CaseRun) -> None:
     """Orders expire while nobody sweeps any more: more of them than one sweep takes up afterwards."""
     await eventually(lambda: _has_swept(run))
     await run.work_as(*(r for r in run.world.roles if r is not Role.SUPERVISOR))
@@ -111,7 +112,7 @@ async def expired_while_supervision_is_out(run: Run) -> None:
         assert not expired[0].detail.get("failed"), f"its expiry counts a failure of {task_id}"
 
 
-async def beside_waiting_machines(run: Run) -> None:
+async def beside_waiting_machines(run: CaseRun) -> None:
     """More machines wait for their answers than their worker has slots; an order comes."""
     async with _answers_held(run):
         machines = [await run.beside(MACHINE, "provisioning") for _ in range(SLOTS + 1)]
@@ -123,7 +124,7 @@ async def beside_waiting_machines(run: Run) -> None:
     await run.world.settle(ids=machines)
 
 
-async def beside_a_bad_row(run: Run) -> None:
+async def beside_a_bad_row(run: CaseRun) -> None:
     """Of two orders that expire together, the first can't be recovered: it has an event that nobody of ours wrote."""
     orders = await _held(run, 2)
     bad = orders[-1]
@@ -135,7 +136,7 @@ async def beside_a_bad_row(run: Run) -> None:
     await run.world.settle(ids=[bad])
 
 
-async def signalled_too_often(run: Run) -> None:
+async def signalled_too_often(run: CaseRun) -> None:
     """So many signals come while an inline step is at work that Temporal fails its workflow task."""
     run.fault("stock", "latency", latency_ms=3_000, times=1, match={"undo": False})
     await run.submit(ORDER)
@@ -148,7 +149,7 @@ async def signalled_too_often(run: Run) -> None:
     assert run.world.simulators.calls("stock", run.task_id) == 1
 
 
-async def known_to_one_worker(run: Run) -> None:
+async def known_to_one_worker(run: CaseRun) -> None:
     """Of two workers one has the definition, which is done and undone by it."""
     async with _worker_that_knows(run, GIFT) as known:
         await run.submit({"sku": "TEA-01", "to": "ada@example.com"}, "gift", known)
@@ -159,7 +160,7 @@ async def known_to_one_worker(run: Run) -> None:
     assert (await run.page()).task.epoch == 2, "an attempt came to nothing"
 
 
-async def run_again_beside_itself(run: Run) -> None:
+async def run_again_beside_itself(run: CaseRun) -> None:
     """Temporal fails a workflow task for too many signals; its worker hears of that only in the middle of a later call.
 
     That is when it asks for more time, after 8 s: the call before it and the one that is under way are run again.
@@ -211,7 +212,7 @@ PARTIAL_FAILURES = (
 
 
 @asynccontextmanager
-async def _worker_that_knows(run: Run, definition: Definition) -> AsyncIterator[Registry]:
+async def _worker_that_knows(run: CaseRun, definition: Definition) -> AsyncIterator[Registry]:
     """A worker beside the runner's that has a definition which only tests know."""
     await run.world.stores.admission.publish(definition)
     knows = await run.world.process(ROLES=Role.SCHEDULER, SAS_DEFINITIONS="testing.definitions")
@@ -223,7 +224,7 @@ async def _worker_that_knows(run: Run, definition: Definition) -> AsyncIterator[
 
 
 @asynccontextmanager
-async def _answers_held(run: Run) -> AsyncIterator[None]:
+async def _answers_held(run: CaseRun) -> AsyncIterator[None]:
     """Later answers are on their way for so long."""
     callbacks = run.world.proxies["callbacks"]
     callbacks.effects.clear()
@@ -234,13 +235,13 @@ async def _answers_held(run: Run) -> AsyncIterator[None]:
         callbacks.heal()
 
 
-async def _is_answered(run: Run, times: int) -> bool:
+async def _is_answered(run: CaseRun, times: int) -> bool:
     """Whether so many answers, or more, are on their way."""
     return run.world.proxies["callbacks"].effects["stalled"] >= times
 
 
-async def _held(run: Run, number: int) -> list[str]:
-    """So many orders, the first one the play's own, which are held in a slow call."""
+async def _held(run: CaseRun, number: int) -> list[str]:
+    """So many orders, the first one the script's own, which are held in a slow call."""
     match = {"task_id": f"{run.task_id}*", "undo": False}
     run.fault("stock", "latency", latency_ms=4_000, times=number, match=match)
     await run.submit(ORDER)
@@ -250,22 +251,22 @@ async def _held(run: Run, number: int) -> list[str]:
     return orders
 
 
-async def _is_called(run: Run, task_id: str) -> bool:
+async def _is_called(run: CaseRun, task_id: str) -> bool:
     return run.world.simulators.calls("stock", task_id) > 0
 
 
-async def _is_kept(run: Run) -> bool:
+async def _is_kept(run: CaseRun) -> bool:
     return bool(await run.runner.ask("SELECT 1 FROM inbox WHERE key LIKE %s", f"{run.task_id}:%"))
 
 
-async def _has_swept(run: Run) -> bool:
+async def _has_swept(run: CaseRun) -> bool:
     return bool(await run.runner.ask("SELECT 1 FROM sweep WHERE finished_at IS NOT NULL"))
 
 
-async def _is_unsupervised(run: Run) -> bool:
+async def _is_unsupervised(run: CaseRun) -> bool:
     query = "SELECT 1 FROM sweep HAVING max(finished_at) < clock_timestamp() - %s::interval"
     return bool(await run.runner.ask(query, OUTAGE))
 
 
-async def _is_left_out(run: Run, task_id: str) -> bool:
+async def _is_left_out(run: CaseRun, task_id: str) -> bool:
     return "not_recovered" in {a.kind for a in (await run.world.reads.page(task_id)).alerts}

@@ -21,7 +21,8 @@ from time import monotonic
 from typing import Any
 
 from chaos.fork_server import ForkServer
-from chaos.matrix.case_run import CaseRunner, Run
+from chaos.matrix.case_run import CaseRun
+from chaos.matrix.case_runner import CaseRunner
 from chaos.matrix.cases import Case, pairs, singles
 from chaos.matrix.report import Report
 from devstack.stack.environment import SERVICES
@@ -70,7 +71,7 @@ async def work_off(runner: CaseRunner, report: Report, tell: Any, *waiting: dequ
         number, case = queue.popleft()
         names[task_id := f"m-{number}"] = case.name
         began = monotonic()
-        run = Run(runner, task_id, case.kills, armed=not case.scenario.later, sweep=not case.scenario.supervised)
+        run = CaseRun(runner, task_id, case.kills, armed=not case.scenario.later, sweep=not case.scenario.supervised)
         problems = [f"{case.name}: {problem}" for problem in await _problems(run, case)]
         report.kills.update(run.fired)
         report.violations += problems
@@ -81,11 +82,11 @@ async def work_off(runner: CaseRunner, report: Report, tell: Any, *waiting: dequ
     report.violations += [f"{names.get(v.task_id, v.task_id)}: {v.invariant}: {v.text}" for v in found]
 
 
-async def _problems(run: Run, case: Case) -> list[str]:
-    """Play a case; what is not as it must be in the end."""
+async def _problems(run: CaseRun, case: Case) -> list[str]:
+    """Carry out a case; what is not as it must be in the end."""
     workers = len(run.runner.dead)
     try:
-        await run.go(case.scenario.play)
+        await run.go(case.scenario.script)
         page = await run.page()
     except Exception as error:
         return [f"{type(error).__name__}: {error}", *await _last_words(run)]
@@ -99,7 +100,7 @@ async def _problems(run: Run, case: Case) -> list[str]:
     return [*found, *_called_wrongly(run, page)]
 
 
-async def _last_words(run: Run) -> Iterator[str]:
+async def _last_words(run: CaseRun) -> Iterator[str]:
     """How far a task came that is not where it must be."""
     try:
         page = await run.page()
@@ -111,7 +112,7 @@ async def _last_words(run: Run) -> Iterator[str]:
     return iter([f"it is {page.task.state}, not before {page.task.not_before}", f"steps {steps}", *told, *log])
 
 
-def _called_wrongly(run: Run, page: TaskPage) -> Iterator[str]:
+def _called_wrongly(run: CaseRun, page: TaskPage) -> Iterator[str]:
     """Calls of a step that came after it was finished, and keys that are not the same in every attempt.
 
     Another key needs a person: a resubmit, or a word that an undo which has failed is to go on.

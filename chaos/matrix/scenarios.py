@@ -1,4 +1,4 @@
-"""The scenarios of the crash matrix: a play, which points a task passes in it, and where it must end.
+"""The scenarios of the crash matrix: a script, which points a task passes in it, and where it must end.
 
 A path lists its points in the order in which a run passes them, in stages; within a stage the order is open. A kill at
 one stage and a second kill at a later one make a pair: the later point is passed by the attempt that takes over.
@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from chaos.matrix import scripts
-from chaos.matrix.case_run import Run
+from chaos.matrix.case_run import CaseRun
 from domain.states import TaskState
 from testing.records import FULL
 
@@ -19,18 +19,18 @@ Stage = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Scenario:
-    """How a task is played, where it must end, and which effects must stand then.
+    """What happens to a task, where it must end, and which effects must stand then.
 
     Attributes:
         path: Its points, for pairs of kills. firsts: points of it that can't be a pair's second kill.
         once: Single kills: the points of the path that no other scenario shows, and what is not on the path.
         more: Series of kills. `*` before a point: whoever passes it, for whichever task; `|`: whichever comes first.
-        later: The play says itself from when on somebody dies. supervised: only the Schedule sweeps.
+        later: The script says itself from when on somebody dies. supervised: only the Schedule sweeps.
         proxied: It cuts lines.
     """
 
     name: str
-    play: Callable[[Run], Awaitable[None]]
+    script: Callable[[CaseRun], Awaitable[None]]
     end: TaskState
     effects: Mapping[str, int]
     path: tuple[Stage, ...] = ()

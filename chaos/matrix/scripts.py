@@ -1,20 +1,20 @@
-"""What happens to a task from outside, one play a scenario of the crash matrix. Each ends where the task must end."""
+"""What happens to a task from outside, one script a scenario of the crash matrix. Each ends where the task must end."""
 
 from __future__ import annotations
 
-from chaos.matrix.case_run import Run
+from chaos.matrix.case_run import CaseRun
 from domain.states import TaskState
 from testing.records import MACHINE, ORDER
 from testing.waiting import eventually
 
 
-async def ordered(run: Run) -> None:
+async def ordered(run: CaseRun) -> None:
     """An order that nothing stands in the way of."""
     await run.submit(ORDER)
     await run.reached(TaskState.PROCESSED)
 
 
-async def ordered_while_nobody_claims(run: Run) -> None:
+async def ordered_while_nobody_claims(run: CaseRun) -> None:
     """An order whose claim is the first that is made after it is armed."""
     run.worker.pause()
     await run.submit(ORDER)
@@ -23,7 +23,7 @@ async def ordered_while_nobody_claims(run: Run) -> None:
     await run.reached(TaskState.PROCESSED)
 
 
-async def cancelled(run: Run) -> None:
+async def cancelled(run: CaseRun) -> None:
     """An order that is undone, by a signal, once it is Processed; somebody dies from the signal on."""
     await ordered(run)
     run.arm()
@@ -31,7 +31,7 @@ async def cancelled(run: Run) -> None:
     await run.reached(TaskState.COMPENSATED)
 
 
-async def cancelled_before_it_began(run: Run) -> None:
+async def cancelled_before_it_began(run: CaseRun) -> None:
     """An order that is to be undone before anything of it was begun."""
     run.worker.pause()
     await run.submit(ORDER)
@@ -41,25 +41,25 @@ async def cancelled_before_it_began(run: Run) -> None:
     await run.reached(TaskState.COMPENSATED)
 
 
-async def declined(run: Run) -> None:
+async def declined(run: CaseRun) -> None:
     """An order whose card is declined."""
     await run.submit({**ORDER, "card_token": "tok_declined"})
     await run.reached(TaskState.COMPENSATED)
 
 
-async def out_of_calls(run: Run) -> None:
+async def out_of_calls(run: CaseRun) -> None:
     """An order whose first attempt spends its allowance of calls, so that the breaker of the service opens."""
     run.fault("stock", "error", times=3, match={"undo": False})
     await ordered(run)
 
 
-async def out_of_undo_calls(run: Run) -> None:
+async def out_of_undo_calls(run: CaseRun) -> None:
     """An undo whose first attempt spends its allowance of calls."""
     run.fault("stock", "error", times=run.undo_calls("stock"), match={"undo": True})
     await cancelled(run)
 
 
-async def not_refunded(run: Run) -> None:
+async def not_refunded(run: CaseRun) -> None:
     """An undo that is refused, and asked for again when nothing refuses it any more."""
     await ordered(run)
     run.fault("payments", "refuse", match={"undo": True})
@@ -71,7 +71,7 @@ async def not_refunded(run: Run) -> None:
     await run.reached(TaskState.COMPENSATED)
 
 
-async def undo_run_cancelled(run: Run) -> None:
+async def undo_run_cancelled(run: CaseRun) -> None:
     """An undo whose run is cancelled in Temporal."""
     await ordered(run)
     run.fault("payments", "latency", latency_ms=700, times=1, match={"undo": True})
@@ -82,7 +82,7 @@ async def undo_run_cancelled(run: Run) -> None:
     await run.reached(TaskState.COMPENSATED)
 
 
-async def drained(run: Run) -> None:
+async def drained(run: CaseRun) -> None:
     """An order whose worker is told to stop between two calls."""
     run.fault("stock", "error", retry_after_s=1, times=1)
     await run.submit(ORDER)
@@ -91,7 +91,7 @@ async def drained(run: Run) -> None:
     await run.reached(TaskState.PROCESSED)
 
 
-async def not_shipped(run: Run) -> None:
+async def not_shipped(run: CaseRun) -> None:
     """An order that ends in Error, and is resubmitted."""
     run.fault("shipping", "refuse", match={"undo": False})
     await run.submit(ORDER)
@@ -101,7 +101,7 @@ async def not_shipped(run: Run) -> None:
     await run.reached(TaskState.PROCESSED)
 
 
-async def answered_late(run: Run, *, latency_ms: int = 1_000, times: int = 1) -> None:
+async def answered_late(run: CaseRun, *, latency_ms: int = 1_000, times: int = 1) -> None:
     """An order whose first call, or so many, is answered when its deadline has passed."""
     run.fault("stock", "latency", latency_ms=latency_ms, times=times)
     await run.submit(ORDER)
@@ -110,7 +110,7 @@ async def answered_late(run: Run, *, latency_ms: int = 1_000, times: int = 1) ->
     await run.reached(TaskState.PROCESSED)
 
 
-async def repaired(run: Run) -> None:
+async def repaired(run: CaseRun) -> None:
     """An undo that is refused, and closed by hand."""
     await ordered(run)
     run.fault("payments", "refuse", match={"undo": True})
@@ -121,25 +121,25 @@ async def repaired(run: Run) -> None:
     await run.reached(TaskState.COMPENSATED)
 
 
-async def breaker_forced(run: Run) -> None:
+async def breaker_forced(run: CaseRun) -> None:
     """A breaker is opened by hand, and left to itself again."""
     await run.process_until_it_ends(FORCE="mail")
     await ordered(run)
 
 
-async def submitted(run: Run) -> None:
+async def submitted(run: CaseRun) -> None:
     """An order whose submitter dies, and comes again."""
     await run.submit_by_process(ORDER)
     await run.reached(TaskState.PROCESSED)
 
 
-async def abandoned(run: Run) -> None:
+async def abandoned(run: CaseRun) -> None:
     """An order whose submitter dies half way, and comes again only after the housekeeper has seen to its submission."""
     await run.submit_by_process(ORDER, again=run.all_fired)
     await run.reached(TaskState.PROCESSED)
 
 
-async def record_lost(run: Run) -> None:
+async def record_lost(run: CaseRun) -> None:
     """An order whose business record is lost once it has begun, until a person puts it back."""
     run.fault("stock", "latency", latency_ms=500, times=1)
     await run.submit(ORDER)
@@ -157,27 +157,27 @@ async def record_lost(run: Run) -> None:
     await run.reached(TaskState.PROCESSED)
 
 
-async def contradicted(run: Run) -> None:
+async def contradicted(run: CaseRun) -> None:
     """An order that is submitted again with other content."""
     await run.submit(ORDER)
     await run.submit_by_process({**ORDER, "currency": "USD"}, expected="DeadLettered")
     await run.reached(TaskState.PROCESSED)
 
 
-async def made(run: Run) -> None:
+async def made(run: CaseRun) -> None:
     """A machine that nothing stands in the way of."""
     await run.submit(MACHINE, "provisioning")
     await run.reached(TaskState.PROCESSED)
 
 
-async def name_taken(run: Run) -> None:
+async def name_taken(run: CaseRun) -> None:
     """A machine whose name is taken."""
     run.fault("cloud", "refuse", match={"path": "/cloud/names"})
     await run.submit(MACHINE, "provisioning")
     await run.reached(TaskState.COMPENSATED)
 
 
-async def worker_starts(run: Run) -> None:
+async def worker_starts(run: CaseRun) -> None:
     """A worker that dies while it starts."""
     await run.worker.kill()
     run.arm()
@@ -185,7 +185,7 @@ async def worker_starts(run: Run) -> None:
     await ordered(run)
 
 
-async def unsupervised(run: Run) -> None:
+async def unsupervised(run: CaseRun) -> None:
     """The Supervisor's Schedule is gone."""
     await run.forget_schedule()
     run.arm()

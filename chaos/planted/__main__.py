@@ -15,7 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
 
-from chaos.planted.bugs import BUGS, CHAOS, NOTHING, Bug
+from chaos.planted.bug import CHAOS, Bug
+from chaos.planted.bugs import BUGS, NOTHING
 from chaos.planted.run import Broken, Showing, show
 
 _ROW = "{:<38} {:<7} {:>5} {:>6}  {}"

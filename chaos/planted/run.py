@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
-from chaos.planted.bugs import CHAOS, NOTHING, Bug
+from chaos.planted.bug import CHAOS, Bug
+from chaos.planted.bugs import NOTHING
 from chaos.planted.tier import REPORT
 from testing import ROOT
 

@@ -24,13 +24,14 @@ import psycopg
 
 from chaos import run as chaos_run
 from chaos.fork_server import ForkServer
-from chaos.matrix.case_run import CaseRunner
+from chaos.matrix.case_runner import CaseRunner
 from chaos.matrix.cases import Case
 from chaos.matrix.no_deaths import NO_DEATHS
 from chaos.matrix.report import Report
 from chaos.matrix.runner import work_off
 from chaos.matrix.scenarios import SCENARIOS
-from chaos.planted.bugs import CHAOS, NOTHING, Bug, named
+from chaos.planted.bug import CHAOS, Bug
+from chaos.planted.bugs import NOTHING, named
 from chaos.planted.patches import Behaviour, put_in
 from chaos.world import World
 
@@ -82,7 +83,7 @@ class Bench:
         return [*report.violations, *(f"{name}: every_kill_comes: nobody died" for name in report.unfired)]
 
     async def _empty(self) -> None:
-        """Leave nothing of what was played, and nobody who has a bug."""
+        """Leave nothing of what was done, and nobody who has a bug."""
         world = self._runner.world
         world._environment.pop("PLANT", None)
         await world.worker(0).kill()

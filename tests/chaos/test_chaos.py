@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from audit.checks import Violation
+from chaos.figures import Figures, Guards, missing
 from chaos.run import SHORT, Run
-from chaos.verdict import Code, Figures, Guards, Verdict, missing
+from chaos.verdict import Code, Verdict
 
 
 @pytest.mark.failure(1, 5)
