@@ -14,6 +14,7 @@ import sysconfig
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from random import randrange
 
 import psycopg
 
@@ -60,8 +61,9 @@ class TemporalCluster:
         if missing := lacking():
             raise EmbeddedServerError(f"a Temporal cluster needs {' and '.join(missing)} on the PATH")
         self._folder, self._postgres, self._dynamic_config = folder, postgres, dynamic_config
-        services = sorted({service for service, _ in _MEMBERS.values()})
-        self._ports = {f"{s.upper()}_{kind}_PORT": free_port() for s in services for kind in ("GRPC", "MEMBERSHIP")}
+        services = sorted({service.upper() for service, _ in _MEMBERS.values()})
+        self._ports = {f"{service}_GRPC_PORT": free_port() for service in services}
+        self._ports |= {f"{service}_MEMBERSHIP_PORT": _small_port() for service in services}
         self._ports["FRONTEND_HTTP_PORT"] = free_port()
         self.port = self._ports["FRONTEND_GRPC_PORT"]
         self.members: list[ManagedProcess] = []
@@ -139,6 +141,13 @@ class TemporalCluster:
         )
         if done.returncode:
             raise EmbeddedServerError(f"{script} failed:\n{(done.stdout + done.stderr)[-2000:]}")
+
+
+def _small_port() -> int:
+    """A free port that Temporal's table of members can hold: it keeps them in two bytes, with a sign."""
+    while (port := free_port(randrange(20_000, 1 << 15))) >= 1 << 15:  # noqa: S311 (no secret)
+        pass
+    return port
 
 
 def _answers(address: str, port: int) -> bool:
