@@ -96,7 +96,8 @@ class ForkServer:
 
     async def start(self, environment: Mapping[str, str], log: Path) -> Child:
         """Fork a process of `chaos.worker` with this environment and no other."""
-        number, wanted = next(self._numbers), asyncio.get_running_loop().create_future()
+        number = next(self._numbers)
+        wanted: asyncio.Future[Child] = asyncio.get_running_loop().create_future()
         self._wanted[number] = log, wanted
         message = json.dumps([number, dict(environment), str(log)]).encode()
         await asyncio.get_running_loop().sock_sendall(self._socket, message)
@@ -131,12 +132,12 @@ def _serve(control: socket.socket) -> None:
     children: set[int] = set()
     with suppress(ConnectionError):
         while True:
-            ready, _, _ = select.select([control, wake], [], [])
+            ready, _, _ = select.select([control.fileno(), wake], [], [])
             if wake in ready:
                 os.read(wake, 4096)
                 for pid, code in _ended(children):
                     control.send(json.dumps([pid, None, code]).encode())
-            if control in ready:
+            if control.fileno() in ready:
                 if not (message := control.recv(_MOST)):
                     break
                 number, environment, log = json.loads(message)

@@ -84,11 +84,11 @@ def at(point: str, tasks: Iterable[str] = ()) -> None:
 
 def install() -> None:
     """Put the points in place, in this process."""
-    database.Database.transaction = _transaction(database.Database.transaction)  # type: ignore[method-assign]
-    _BridgeServiceClient._rpc_call = _rpc(_BridgeServiceClient._rpc_call)  # type: ignore[method-assign]
+    database.Database.transaction = _transaction(database.Database.transaction)  # type: ignore[method-assign, assignment]
+    _BridgeServiceClient._rpc_call = _rpc(_BridgeServiceClient._rpc_call)  # type: ignore[method-assign, assignment]
     transport = httpx.AsyncHTTPTransport
-    transport.handle_async_request = _request(transport.handle_async_request)  # type: ignore[method-assign]
-    Agents.carry_out = _perform(Agents.carry_out)  # type: ignore[method-assign]
+    transport.handle_async_request = _request(transport.handle_async_request)  # type: ignore[method-assign, assignment]
+    Agents.carry_out = _perform(Agents.carry_out)  # type: ignore[method-assign, assignment]
 
 
 Method = Callable[..., Awaitable[Any]]

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 
 from chaos.fault_context import PATIENCE_S, FaultContext
-from chaos.processes import Server, Worker
+from chaos.processes import Part, Server, Worker
 from chaos.proxy import Cut, Faults, Way
 from testing.clocks import clock_off_by
 
@@ -116,7 +116,7 @@ class Processes:
             await self.start(self._sweeper)
         return int(was_alive)
 
-    async def kill(self, server: Server) -> int:
+    async def kill(self, server: Server[Part]) -> int:
         """SIGKILL, and start it again. Seen: it is another process now."""
         async with self._context.locks[server.part.name]:
             before = server.part.pid

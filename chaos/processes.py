@@ -6,8 +6,9 @@ import asyncio
 import signal
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Generic, TypeVar
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 from chaos.fork_server import Child, ForkServer
 from devstack.processes.managed import ManagedProcess
@@ -17,12 +18,13 @@ from devstack.servers.temporal import EmbeddedTemporal
 from testing.waiting import eventually
 
 Part = EmbeddedPostgres | EmbeddedTemporal | ManagedProcess
+P_co = TypeVar("P_co", bound=Part, covariant=True)
 
 
-class Server:
+class Server(Generic[P_co]):
     """A server of the world. Its children are hurt with it, as a PostgreSQL is many processes."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: P_co) -> None:
         self.part = part
         self.seen: set[psutil.Process] = set()
 

@@ -20,6 +20,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random, SystemRandom
 from time import monotonic
+from typing import Any
 
 import psycopg
 from psycopg.rows import dict_row
@@ -127,14 +128,14 @@ class Run:
         """Let tasks arrive and faults strike, heal, wait until all is settled, judge."""
         options, started_at = self._options, datetime.now(UTC).isoformat(timespec="seconds")
         roles = (Role.SCHEDULER, Role.AGENTS, Role.CALLBACKS)
-        terms = {
+        settings: dict[str, Any] = {
             "max_in_flight": options.max_in_flight,
             "max_pending": options.max_pending,
             "task_slots": options.slots,
             "claim_within": timedelta(seconds=10),
         }
         async with World(
-            folder, workers=options.workers + 1, roles=roles, seed=options.seed, cluster=options.cluster, **terms
+            folder, workers=options.workers + 1, roles=roles, seed=options.seed, cluster=options.cluster, **settings
         ) as self._world:
             sweeper = self._world.worker(options.workers)
             await sweeper.start(ROLES=Role.SUPERVISOR)

@@ -72,12 +72,12 @@ class Services:
         if self._stalls % 2 == 0:
             await self._add_rule("payments", "unfenced", times=1, for_s=PATIENCE_S, match={"undo": False})
         rule = {"latency_ms": 1000 * _STALL_S, "times": 1, "for_s": PATIENCE_S, "match": {"undo": False}}
-        number, task_id = await self._add_rule("payments", "latency", **rule), None
+        number, task_id = await self._add_rule("payments", "latency", **rule), ""
 
         async def on_its_way() -> bool:
             nonlocal task_id
-            task_id = (await self._rule("payments", number)).get("last_task")
-            return task_id is not None
+            task_id = (await self._rule("payments", number)).get("last_task") or ""
+            return bool(task_id)
 
         if not await self._context.until(on_its_way, PATIENCE_S, look_s=0.2):
             return 0

@@ -6,18 +6,21 @@ containers run; the services read the same environment variables as Temporal's o
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import socket
 import subprocess
 import sysconfig
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from random import randrange
 
 import psycopg
 
+from chaos.processes import Server
 from devstack.processes.managed import ManagedProcess
 from devstack.processes.ports import LOOPBACK, free_port
 from devstack.processes.records import EmbeddedServerError
@@ -37,7 +40,7 @@ _MEMBERS = {
     "temporal worker": ("worker", LOOPBACK),
 }
 _ROLE = "temporal"
-_START_S = 60.0
+_DATABASES = {"DBNAME": "temporal", "VISIBILITY_DBNAME": "temporal_visibility"}
 _SCRIPT_S = 180.0
 
 
@@ -54,7 +57,7 @@ class TemporalCluster:
         dynamic_config: Keys and JSON values.
 
     Attributes:
-        members: The processes. port: The frontend's.
+        port: The frontend's.
     """
 
     def __init__(self, folder: Path, postgres: EmbeddedPostgres, dynamic_config: Mapping[str, str]) -> None:
@@ -66,37 +69,31 @@ class TemporalCluster:
         self._ports |= {f"{service}_MEMBERSHIP_PORT": _small_port() for service in services}
         self._ports["FRONTEND_HTTP_PORT"] = free_port()
         self.port = self._ports["FRONTEND_GRPC_PORT"]
-        self.members: list[ManagedProcess] = []
+        self._members = [self._member(*named) for named in _MEMBERS.items()]
 
-    def start(self) -> None:
-        """Make databases, schema and namespace, and start every member.
+    async def start(self, stack: AsyncExitStack) -> tuple[Server[ManagedProcess], ...]:
+        """Make databases and schema, start every member, make the namespace. `stack` ends them.
 
         Raises:
-            EmbeddedServerError: A script failed, or a member did not come up; with the last words of either.
+            EmbeddedServerError: A script failed; with its last words.
         """
+        servers = tuple(Server(member) for member in self._members)
+        for server in servers:
+            stack.push_async_callback(server.stop)
+        await asyncio.to_thread(self._prepare)
+        await asyncio.gather(*(server.start() for server in servers))
+        where = {"TEMPORAL_ADDRESS": f"{LOOPBACK}:{self.port}", "TEMPORAL_NAMESPACE": "default"}
+        await asyncio.to_thread(self._run, "namespace.sh", where)
+        return servers
+
+    def _prepare(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         config = [f"{key}:\n  - value: {value}\n" for key, value in self._dynamic_config.items()]
         (self._folder / "dynamicconfig.yaml").write_text("".join(config))
-        self._make_databases()
-        self.members = [self._member(*named) for named in _MEMBERS.items()]
-        for member in self.members:
-            member.start()
-        for member in self.members:
-            member.wait_ready(_START_S)
-        self._run("namespace.sh", {"TEMPORAL_ADDRESS": f"{LOOPBACK}:{self.port}", "TEMPORAL_NAMESPACE": "default"})
-
-    def stop(self) -> None:
-        """Stop every member."""
-        for member in self.members:
-            member.request_stop()
-        for member in self.members:
-            member.stop()
-
-    def _make_databases(self) -> None:
         with psycopg.connect(self._postgres.dsn("postgres"), autocommit=True) as connection:
-            connection.execute("CREATE ROLE temporal LOGIN PASSWORD 'temporal'")
-            for name in ("temporal", "temporal_visibility"):
-                connection.execute(f"CREATE DATABASE {name} OWNER temporal")
+            connection.execute(f"CREATE ROLE {_ROLE} LOGIN PASSWORD '{_ROLE}'")
+            for name in _DATABASES.values():
+                connection.execute(f"CREATE DATABASE {name} OWNER {_ROLE}")
         where = {"POSTGRES_HOST": LOOPBACK, "POSTGRES_PORT": str(self._postgres.port), "SQL_PASSWORD": _ROLE}
         self._run("schema.sh", where)
 
@@ -121,8 +118,7 @@ class TemporalCluster:
             "DB_PORT": str(self._postgres.port),
             "POSTGRES_USER": _ROLE,
             "POSTGRES_PWD": _ROLE,
-            "DBNAME": "temporal",
-            "VISIBILITY_DBNAME": "temporal_visibility",
+            **_DATABASES,
             "NUM_HISTORY_SHARDS": "16",
             "DYNAMIC_CONFIG_FILE_PATH": str(self._folder / "dynamicconfig.yaml"),
             **{name: str(port) for name, port in self._ports.items()},

@@ -51,7 +51,7 @@ async def _submit(stores: Stores, message: str) -> SubmissionOutcome:
 async def _resubmit(stores: Stores, task_id: str) -> object:
     """With a correction that changes nothing, as the record of the test is right."""
     found = (await stores.orders.load([task_id]))[task_id]
-    amendment = Amendment(task_id, found.record, found.amendments)
+    amendment = Amendment(task_id, found.record or {}, found.amendments)
     return await stores.store.requests.resubmit(
         task_id,
         requester="tests",

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Literal
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 import psycopg
 from temporalio.client import Client
 
@@ -28,10 +28,11 @@ from audit.sources.runs import read_runs
 from audit.sources.stores import open_loader
 from audit.task import Tolerances
 from chaos.fork_server import Child, ForkServer
-from chaos.processes import Server, Worker
+from chaos.processes import Part, Server, Worker
 from chaos.proxy import Proxy
 from chaos.temporal_cluster import TemporalCluster
 from definitions import registry
+from devstack.processes.managed import ManagedProcess
 from devstack.processes.ports import LOOPBACK, free_port
 from devstack.servers.postgres import EmbeddedPostgres
 from devstack.servers.temporal import EmbeddedTemporal
@@ -101,8 +102,9 @@ class World:
         variables: Mapping[str, str] = MappingProxyType({}),
         **settings: Any,
     ) -> None:
-        self.folder, self._count, self.roles, self._fork_server = folder, workers, roles, fork_server
-        self._proxied, self._cluster = proxied, cluster
+        self.folder, self._count, self.roles = folder, workers, roles
+        self._fork_server = fork_server or ForkServer()
+        self._proxied, self._cluster, self._forks_alone = proxied, cluster, fork_server is None
         self._seed, self._variables, self._settings = seed, variables, settings
         self._stack = AsyncExitStack()
         self.answers: list[SubmissionReply] = []
@@ -138,7 +140,8 @@ class World:
             await self.stores.admission.publish(definition)
         self.reads: Reads = await stack.enter_async_context(open_reads(self.direct.database_url.get_secret_value()))
         self.client = await Client.connect(f"{LOOPBACK}:{self._ports()['temporal']}", plugins=[new_plugin()])
-        self.fork_server = self._fork_server or await stack.enter_async_context(ForkServer())
+        if self._forks_alone:
+            await stack.enter_async_context(self._fork_server)
         self._environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("SAS_", "TEMPORAL_"))},
             **environment(self.settings),
@@ -146,7 +149,7 @@ class World:
             "ROLES": ",".join(self.roles),
             **self._variables,
         }
-        self.workers = [Worker(n, self.fork_server, self._environment, self.folder) for n in range(self._count)]
+        self.workers = [Worker(n, self._fork_server, self._environment, self.folder) for n in range(self._count)]
         for worker in self.workers:
             stack.push_async_callback(worker.kill)
 
@@ -155,6 +158,7 @@ class World:
         durable = {"synchronous_commit": "on", "full_page_writes": "on"}
         postgres = EmbeddedPostgres(self.folder, durable=False, extra_settings=durable)
         self.postgres = Server(postgres)
+        self.temporal: tuple[Server[EmbeddedTemporal | ManagedProcess], ...]
         self._services_port, self._callback_port = free_port(), free_port()
         self.services = Server(simulator_process(self.folder, self._services_port))
         for server in (self.postgres, self.services):
@@ -163,18 +167,17 @@ class World:
         if self._cluster:
             await beside
             cluster = TemporalCluster(self.folder / "temporal", postgres, LOWERED_LIMITS)
-            stack.push_async_callback(asyncio.to_thread, cluster.stop)
-            await asyncio.to_thread(cluster.start)
-            self.temporal, self._temporal_port = tuple(Server(m) for m in cluster.members), cluster.port
+            self.temporal, self._temporal_port = await cluster.start(stack), cluster.port
         else:
             temporal = EmbeddedTemporal(
                 self.folder, ui_port=0, search_attributes=SEARCH_ATTRIBUTES, dynamic_config=LOWERED_LIMITS
             )
-            self.temporal = (Server(temporal),)
-            stack.push_async_callback(self.temporal[0].stop)
-            await asyncio.gather(beside, self.temporal[0].start())
+            alone = Server(temporal)
+            stack.push_async_callback(alone.stop)
+            await asyncio.gather(beside, alone.start())
+            self.temporal = (alone,)
             self._temporal_port = temporal.port
-        self.servers = (self.postgres, *self.temporal, self.services)
+        self.servers: Sequence[Server[Part]] = (self.postgres, *self.temporal, self.services)
         self.simulators = Simulators(f"http://{LOOPBACK}:{self._services_port}")
         stack.callback(self.simulators.close)
 
@@ -194,7 +197,7 @@ class World:
 
     async def process(self, **more: str) -> Child:
         """A process that is no worker: see `chaos/worker.py`."""
-        return await self.fork_server.start({**self._environment, **more}, self.folder / "others.log")
+        return await self._fork_server.start({**self._environment, **more}, self.folder / "others.log")
 
     async def submit(
         self, record: Json, task_id: str, definition: str = "order", known: Registry | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -42,7 +43,7 @@ class CaseRun:
     async def go(self, script: Callable[[CaseRun], Awaitable[None]]) -> None:
         """Carry out a script, and let a fresh process follow each that dies, until both are over."""
         following = asyncio.create_task(self._follow())
-        scripted = asyncio.create_task(script(self))
+        scripted = asyncio.ensure_future(script(self))
         try:
             async with asyncio.timeout(120):
                 await asyncio.wait([following, scripted], return_when=asyncio.FIRST_COMPLETED)
@@ -119,7 +120,7 @@ class CaseRun:
             before, child = len(self.fired), await self.world.process(**environment)
             if await child.ended() == 0:
                 return child.log_tail()
-            await eventually(lambda before=before: self._has_fired(before))
+            await eventually(partial(self._has_fired, before))
 
     async def _has_fired(self, before: int) -> bool:
         return len(self.fired) > before

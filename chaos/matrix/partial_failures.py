@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from temporalio.api.enums.v1 import EventType
 
@@ -247,7 +248,7 @@ async def _held(run: CaseRun, number: int) -> list[str]:
     await run.submit(ORDER)
     orders = [run.task_id, *[await run.beside(ORDER) for _ in range(number - 1)]]
     for task_id in orders:
-        await eventually(lambda task_id=task_id: _is_called(run, task_id))
+        await eventually(partial(_is_called, run, task_id))
     return orders
 
 

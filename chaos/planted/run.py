@@ -87,7 +87,7 @@ async def _tier(names: Sequence[str], seed: int) -> AsyncIterator[tuple[str, lis
     try:
         async for line in process.stdout:
             if line.startswith(REPORT.encode()):
-                yield tuple(json.loads(line.removeprefix(REPORT.encode())))  # type: ignore[misc]
+                yield tuple(json.loads(line.removeprefix(REPORT.encode())))
         if code := await process.wait():
             raise Broken(f"the tier ended with {code}")
     finally:

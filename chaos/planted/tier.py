@@ -142,7 +142,8 @@ async def run(names: Sequence[str], seed: int) -> None:
             chosen = [bug] if bug else [b for b in bugs if b]
             if cases := list(dict.fromkeys(name for b in chosen if b.tier != CHAOS for name in b.tier)):
                 folder = stack.enter_context(TemporaryDirectory(prefix="planted-"))
-                bench = bench or await stack.enter_async_context(Bench(Path(folder)))
+                if bench is None:
+                    bench = await stack.enter_async_context(Bench(Path(folder)))
                 found += await bench.run(bug, cases)
             if any(b.tier == CHAOS for b in chosen):
                 found += await run_chaos(bug, seed)

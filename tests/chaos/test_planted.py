@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from chaos.planted.bug import CHAOS, Bug
 
 from audit.checks import ALL_TASKS_CHECKS, TASK_CHECKS
+from chaos.planted.bug import CHAOS, Bug
 from chaos.planted.bugs import BUGS, NOTHING, named
 from chaos.planted.patches import Behaviour, Statement, Unplantable
 from chaos.planted.run import show
