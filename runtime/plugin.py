@@ -21,8 +21,6 @@ _LIBRARIES = (
     "psycopg_pool",
     "pydantic",
     "pydantic_core",
-    "sqlalchemy",
-    "sqlmodel",
 )
 
 

@@ -106,11 +106,10 @@ async def is_shared(dsn: str) -> bool:
 
 
 def is_out_of_reach(error: BaseException) -> bool:
-    """Whether an error says that the database can't be used now, and waiting may help. Takes SQLAlchemy's, too."""
-    cause = getattr(error, "orig", None) or error
-    if isinstance(cause, psycopg.Error) and cause.sqlstate:
-        return cause.sqlstate.startswith(_OUT_OF_REACH)
-    return isinstance(cause, (psycopg.OperationalError, psycopg.InterfaceError, TimeoutError))
+    """Whether an error says that the database can't be used now, and waiting may help."""
+    if isinstance(error, psycopg.Error) and error.sqlstate:
+        return error.sqlstate.startswith(_OUT_OF_REACH)
+    return isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError, TimeoutError))
 
 
 def is_of_rows(error: BaseException) -> bool:
@@ -121,9 +120,8 @@ def is_of_rows(error: BaseException) -> bool:
 
 def unreachable(place: str, error: BaseException) -> Unreachable:
     """What is said of a database that is out of reach, by its own words."""
-    cause = getattr(error, "orig", None) or error
-    read_only = isinstance(cause, psycopg.errors.ReadOnlySqlTransaction)
-    words = str(cause).strip() or type(cause).__name__
+    read_only = isinstance(error, psycopg.errors.ReadOnlySqlTransaction)
+    words = str(error).strip() or type(error).__name__
     return Unreachable(f"{place} {'is read-only' if read_only else 'does not answer'}: {words}")
 
 
