@@ -108,7 +108,7 @@ def anchors(document: Path) -> set[str]:
 def test_documents_are_short() -> None:
     words = {path: len(path.read_text(encoding="utf-8").split()) for path in DOCUMENTS}
     assert words[ROOT / "README.md"] <= 1_200
-    assert sum(count for path, count in words.items() if path.is_relative_to(ROOT / "docs")) <= 13_000
+    assert sum(count for path, count in words.items() if path.is_relative_to(ROOT / "docs")) <= 13_500
 
 
 def test_ten_minute_path_is_six_files_and_800_lines() -> None:
