@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 from pydantic import SecretStr
 
-from domain.faults import NoAccess
+from domain.faults import NoCredential
 from domain.redaction import know, secrets_of
 
 _CA, _CERTIFICATE, _CERTIFICATE_KEY = "ca", "certificate", "certificate_key"
@@ -39,12 +39,12 @@ class Credentials:
         """The credential of that name, as it is now.
 
         Raises:
-            NoAccess: It is not set, or its file can't be read; names the setting.
+            NoCredential: It is not set, or its file can't be read; names the setting.
         """
         if (file := self._file(name)) is not None:
             return self._content(name, file)
         if (value := self._given.get(name)) is None:
-            raise NoAccess(f"{self._setting(name)} is not set, nor is {self._setting(name)}_FILE")
+            raise NoCredential(f"{self._setting(name)} is not set, nor is {self._setting(name)}_FILE")
         return value.get_secret_value()
 
     def missing(self, names: Iterable[str]) -> Iterator[str]:
@@ -52,18 +52,18 @@ class Credentials:
         for name in names:
             try:
                 self[name]
-            except NoAccess as fault:
+            except NoCredential as fault:
                 yield str(fault)
         try:
             self.tls()
-        except NoAccess as fault:
+        except NoCredential as fault:
             yield str(fault)
 
     def tls(self) -> ssl.SSLContext:
         """Whom to trust, and who we are: the system's authorities or a private one, and our certificate if we have one.
 
         Raises:
-            NoAccess: A file can't be used; names the setting.
+            NoCredential: A file can't be used; names the setting.
         """
         with self._reading(_CA):
             authority = self._file(_CA)
@@ -100,7 +100,7 @@ class Credentials:
         try:
             yield
         except (OSError, ValueError) as error:  # of TLS too: an SSLError is an OSError
-            raise NoAccess(f"{self._setting(name)}_FILE can't be used: {type(error).__name__}") from error
+            raise NoCredential(f"{self._setting(name)}_FILE can't be used: {type(error).__name__}") from error
 
     def _setting(self, name: str) -> str:
         return f"SAS_ACCESS__{self._service.upper()}__{name.upper()}"

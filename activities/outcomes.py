@@ -17,6 +17,7 @@ from domain.faults import (
     AnswerTooLong,
     Fault,
     NoAccess,
+    NoCredential,
     OutOfTime,
     OvertakenFault,
     PermanentFault,
@@ -79,9 +80,10 @@ def in_vain(fault: TransientFault, call: Call, request: AgentRequest) -> Outcome
 
 
 def no_access(fault: NoAccess, call: Call, request: AgentRequest) -> Outcome:
-    """What a request comes to whose credential is refused: a deployment can mend that, so it costs the task nothing."""
+    """What a request comes to whose credential is refused, or not there: a deployment can mend that, so it costs the
+    task nothing. Of a refusal the breaker hears too: not every task that waits need knock."""
     gave = StoodDown.for_want(f"service {request.service}", words(fault), request.epoch)
-    return gave.model_copy(update={"sent": call.sent})
+    return gave.model_copy(update={"sent": call.sent, "unreachable": not isinstance(fault, NoCredential)})
 
 
 def result_of(found: Found, spec: Action, agent: Agent) -> Json:

@@ -39,7 +39,7 @@ class Service:
         """The HTTP client; another one once a file of TLS has changed.
 
         Raises:
-            NoAccess: A file of TLS can't be used.
+            NoCredential: A file of TLS can't be used.
         """
         stamps = self.credentials.tls_stamps()
         if not self._clients or stamps != self._stamps:

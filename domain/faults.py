@@ -3,7 +3,8 @@
 Fault
 ├── TransientFault        again with the same key: certainly not done
 │   ├── NotSent           as well, and nothing reached the service
-│   ├── NoAccess          as well: our credential is missing or refused, which is not the task's fault
+│   ├── NoAccess          as well: the service refuses our credential, which is not the task's fault
+│   │   └── NoCredential  as well: this worker has none
 │   └── UnknownOutcome    as well, but perhaps done: asked by key first, where the service can be asked
 │       └── StillAtWork   as well, but the service is at it just now
 ├── PermanentFault        never
@@ -56,7 +57,11 @@ class NotSent(TransientFault):
 
 
 class NoAccess(TransientFault):
-    """Our credential is missing, or the service refuses it, so it did nothing: it costs the task none of its calls."""
+    """The service refuses our credential, so it did nothing: it costs the task none of its calls."""
+
+
+class NoCredential(NoAccess):
+    """This worker lacks a credential, or can't read it; nothing was sent."""
 
 
 class UnknownOutcome(TransientFault):

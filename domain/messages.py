@@ -136,7 +136,7 @@ class StoodDown(Message):
     Attributes:
         sent: Calls of the reservation that may have reached the service; None: not known, so nothing of it returns.
         lacking: The part of a deployment that lacks something, so that an alert says so; empty: none does.
-        unreachable: The service could not be reached; its breaker counts that, and tells of it.
+        unreachable: The service could not be reached, or does not let us in; its breaker counts that, and tells of it.
     """
 
     kind: Literal["stood_down"] = "stood_down"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +16,12 @@ from activities.agents import all_agents, catalogue
 from definitions import registry
 from domain.states import TaskState
 from domain.undo_requests import UndoRequest
+from testing import ROOT
 from testing.bench import Bench
 from testing.certificates import Authority
 from testing.databases import Databases
 from testing.served import served
+from testing.settings import environment
 from testing.waiting import eventually
 from tests.failures.test_security import rows
 from tests.shapes.card_processor import TOKEN, CardProcessor
@@ -119,6 +125,25 @@ async def test_refused_credential_is_an_alert_costs_nothing_and_is_shown_nowhere
     }
     assert "Invalid API Key provided: [redacted]" in shown["rows"]
     assert [name for name, text in shown.items() if not text or WRONG in text or TOKEN in text] == []
+
+
+@pytest.mark.failure(95)
+@pytest.mark.demand("H5")
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(("worker.py", "--roles", "scheduler"), 2), (("starter.py", "doctor"), 5)], ids=str
+)
+async def test_missing_credential_is_named(bench: Bench, shop: Shop, arguments: tuple[str, ...], code: int) -> None:
+    shop.token.unlink()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, *arguments),
+        env={**os.environ, **environment(bench.settings), **shop.settings, "PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    words, _ = await process.communicate()
+    assert "SAS_ACCESS__CARDS__TOKEN_FILE can't be used: FileNotFoundError" in words.decode().replace("\n", " ")
+    assert process.returncode == code
 
 
 async def _until(holds: Callable[[], bool]) -> None:

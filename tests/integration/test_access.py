@@ -155,7 +155,10 @@ async def test_oauth_token_is_fetched_once_and_again_when_it_is_refused() -> Non
             async def book() -> Outcome:
                 return await agents.carry_out(request_of(agent, "book"), uptime() + 5)
 
-            assert await asyncio.gather(book(), book()) == [Completed(result={}, calls=1)] * 2
+            assert list(await asyncio.gather(book(), book())) == [
+                Completed(result={}, calls=1),
+                Completed(result={}, calls=1),
+            ]
             assert door.issued == 1
             door.wanted.clear()
             assert await book() == Completed(result={}, calls=1), "a refusal at the door is no call"
@@ -182,7 +185,7 @@ async def test_refused_credential_costs_no_call_and_is_an_alert(calls: int) -> N
     async with served(door.app) as url:
         outcome = await ask(partner(Bearer()), url, "book", access={"token": CANARY}, calls=calls, epoch=4)
     assert isinstance(outcome, StoodDown)
-    assert (outcome.sent, outcome.lacking, outcome.unreachable) == (0, "service partner", False)
+    assert (outcome.sent, outcome.lacking, outcome.unreachable) == (0, "service partner", True)
     assert outcome.retry_after_s == 8
     assert "401 unauthorized" in outcome.cause
     assert door.turned_away == min(calls, 2)
@@ -211,7 +214,7 @@ async def test_missing_credential_is_named_before_and_at_the_call(
         assert problem.startswith(named)
         outcome = await agents.carry_out(request_of(agent, "book"), uptime() + 5)
     assert isinstance(outcome, StoodDown)
-    assert (outcome.sent, outcome.lacking) == (0, "service partner")
+    assert (outcome.sent, outcome.lacking, outcome.unreachable) == (0, "service partner", False)
     assert named in outcome.cause
 
 

@@ -158,7 +158,7 @@ async def test_undo_waits_for_an_original_that_is_at_work(till: Till) -> None:
     at_work = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'UPDATE account%' AND state LIKE 'idle%'"
 
     async def begun() -> bool:
-        return till.sql(at_work) == (1,)
+        return bool(till.sql(at_work) == (1,))
 
     await eventually(begun)
     assert await till.give_back(epoch=4) == Completed(result={}, calls=1)
