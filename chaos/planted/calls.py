@@ -11,14 +11,14 @@ import httpx
 
 from activities import queued
 from activities.bookkeeping import Bookkeeping
-from activities.call import Call, Reply
+from activities.call import Call, HowSent, Reply
 from activities.call_loop import Agents
 from activities.clock import uptime
 from chaos.planted.bug import Bug
 from chaos.planted.patches import Behaviour, Statement
 from domain.attempts import StepWork, WriteResult
 from domain.faults import Fault
-from domain.messages import AgentRequest, Completed, GaveUp, Grant, Outcome
+from domain.messages import AgentRequest, Completed, GaveUp, Grant, Json, Outcome
 from store.claims import Hold
 
 _AN_HOUR_S = 3600.0
@@ -74,12 +74,14 @@ def undoing_only_what_is_there(real: Any) -> Any:
 
 
 def retrying_below_the_budget(real: Any) -> Any:
-    async def _exchange(self: Call, *request: Any) -> tuple[httpx.Response, Fault | None]:
-        response, fault = await real(self, *request)
+    async def _exchange(
+        self: Call, method: str, path: str, json: Json | None, how: HowSent
+    ) -> tuple[httpx.Response, Fault | None]:
+        response, fault = await real(self, method, path, json, how)
         for _ in range(_MORE_TRIES):
             if response.is_server_error:
                 self.left, self.sent = self.left + 1, self.sent - 1
-                response, fault = await real(self, *request)
+                response, fault = await real(self, method, path, json, how)
         return response, fault
 
     return _exchange

@@ -85,7 +85,7 @@ async def test_purchase_is_refunded_by_the_id_of_its_charge(bench: Bench, shop: 
     assert (await bench.page(task_id)).undo_log[0].request == {}, "the id is not in the log, it comes with the grant"
 
 
-@pytest.mark.failure(26)
+@pytest.mark.failure(26, 123)
 @pytest.mark.demand("F4", "C15")
 async def test_charge_of_a_worker_that_died_is_found_and_refunded(bench: Bench, shop: Shop, task_id: str) -> None:
     """The worker dies with the charge made and nothing of it on record: nobody was told of its id."""
@@ -98,7 +98,7 @@ async def test_charge_of_a_worker_that_died_is_found_and_refunded(bench: Bench, 
     assert shop.processor.refunds == ["ch_1"]
 
 
-@pytest.mark.failure(112)
+@pytest.mark.failure(112, 122)
 @pytest.mark.demand("C5", "E1", "H3")
 async def test_refused_credential_is_an_alert_costs_nothing_and_is_shown_nowhere(
     bench: Bench, shop: Shop, databases: Databases, task_id: str

@@ -178,6 +178,7 @@ async def test_authorisation_server_that_is_away_costs_no_call() -> None:
 # --- refused, or missing --------------------------------------------------------------------------------------
 
 
+@pytest.mark.failure(122)
 @pytest.mark.demand("C5", "E1", "H5")
 @pytest.mark.parametrize("calls", [1, 3])
 async def test_refused_credential_costs_no_call_and_is_an_alert(calls: int) -> None:

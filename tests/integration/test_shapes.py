@@ -131,7 +131,7 @@ async def test_refund_of_a_charge_that_was_never_made_sends_nothing(cards: tuple
     assert processor.refunds == []
 
 
-@pytest.mark.failure(25)
+@pytest.mark.failure(31)
 @pytest.mark.demand("C15")
 async def test_charge_is_not_sent_again_once_its_key_may_be_forgotten(cards: tuple[CardProcessor, Reached]) -> None:
     processor, reached = cards

@@ -163,6 +163,7 @@ async def test_undo_is_sent_with_the_result_and_nothing_is_asked(
     assert (service.refunded, service.asked) == (["ch-7"], [])
 
 
+@pytest.mark.failure(123)
 @pytest.mark.demand("F4", "C15")
 async def test_undo_without_a_result_asks_by_every_key_first(refunding: tuple[Refunding, str]) -> None:
     service, url = refunding

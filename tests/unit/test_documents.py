@@ -18,7 +18,7 @@ DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 GROUPS = {"A": 9, "B": 11, "C": 15, "D": 13, "E": 4, "F": 13, "G": 12, "H": 12}
 """How many demands of the pattern each group has."""
 
-FAILURES = 121
+FAILURES = 123
 DEMAND_ROW = re.compile(r"^\| ([A-H]\d+) \| [^|]+ \| (\d+) \|( [^|]+)? \|$", re.MULTILINE)
 FAILURE_ROW = re.compile(r"^\| (\d+) \| [^|]+ \| [^|]+ \| `(test_\w+)` \|$", re.MULTILINE)
 NAMED_TEST = re.compile(r"`(test_\w+)`")
