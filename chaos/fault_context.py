@@ -1,4 +1,4 @@
-"""What every fault has at hand: the world, the draws, a lock for each part, so that one thing at a time hurts it."""
+"""What every fault has at hand: the testbed, the draws, a lock for each part, so that one thing at a time hurts it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import DictRow, dict_row
 
-from chaos.world import World
+from chaos.testbed import Testbed
 
 PATIENCE_S = 8.0
 """How long a fault that waits for traffic waits for it."""
@@ -21,14 +21,14 @@ PATIENCE_S = 8.0
 class FaultContext:
     """Shared by all kinds of fault of one run."""
 
-    def __init__(self, world: World, random: Random) -> None:
-        self.world, self.random = world, random
+    def __init__(self, testbed: Testbed, random: Random) -> None:
+        self.testbed, self.random = testbed, random
         self.locks: defaultdict[object, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def rows(self, query: str, *params: Any) -> list[DictRow]:
         """Ask past the proxies."""
         async with await psycopg.AsyncConnection.connect(
-            self.world.owner, row_factory=dict_row, connect_timeout=2, autocommit=True
+            self.testbed.owner, row_factory=dict_row, connect_timeout=2, autocommit=True
         ) as connection:
             cursor = await connection.execute(query, params)
             return await cursor.fetchall() if cursor.description else []

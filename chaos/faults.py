@@ -24,7 +24,7 @@ from chaos.process_faults import Lines, Processes
 from chaos.processes import Worker
 from chaos.proxy import Cut
 from chaos.service_faults import Runs, Services
-from chaos.world import World
+from chaos.testbed import Testbed
 from domain.faults import Unreachable
 from testing.clocks import clock_off_by
 
@@ -63,19 +63,19 @@ def needed(least: int) -> int:
 
 
 class Injector:
-    """Hurts a world.
+    """Hurts a testbed.
 
     Args:
-        sweeper: The worker that is the Supervisor, and nothing else; the `workers` others are the world's first ones.
+        sweeper: The worker that is the Supervisor, and nothing else; the `workers` others are the testbed's first ones.
 
     Attributes:
         strokes: What was done. ends: How often a worker ended by itself, by exit code: a part was away when it started.
     """
 
-    def __init__(self, world: World, workers: int, sweeper: Worker, random: Random) -> None:
-        self._world, self._random = world, random
-        self._workers = [*(world.worker(n) for n in range(workers)), sweeper]
-        self._context = FaultContext(world, random)
+    def __init__(self, testbed: Testbed, workers: int, sweeper: Worker, random: Random) -> None:
+        self._testbed, self._random = testbed, random
+        self._workers = [*(testbed.worker(n) for n in range(workers)), sweeper]
+        self._context = FaultContext(testbed, random)
         self._processes = Processes(self._context, self._workers[:-1], sweeper)
         self._lines, self._services, self._runs = Lines(self._context), Services(self._context), Runs(self._context)
         self.strokes: list[Stroke] = []
@@ -99,13 +99,13 @@ class Injector:
             Kind("worker told to stop", processes.stop_worker, per_min=0.6),
             Kind("worker told to stop in a call", processes.stop_worker_in_a_call, per_min=0.4),
             Kind("Supervisor killed", processes.kill_sweeper, per_min=0.6),
-            Kind("PostgreSQL killed", lambda: processes.kill(self._world.postgres), per_min=0.5),
+            Kind("PostgreSQL killed", lambda: processes.kill(self._testbed.postgres), per_min=0.5),
             Kind("PostgreSQL read-only", processes.take_no_writes, per_min=0.4),
             *(
                 Kind(f"{server.part.name.capitalize()} killed", partial(processes.kill, server), per_min=0.4)
-                for server in self._world.temporal
+                for server in self._testbed.temporal
             ),
-            Kind("services killed", lambda: processes.kill(self._world.services), per_min=0.4),
+            Kind("services killed", lambda: processes.kill(self._testbed.services), per_min=0.4),
             Kind("service dies after its effect", services.crash, per_min=0.4),
             Kind("Schedule deleted", runs.delete_schedule, per_min=0.3),
             Kind("line slow", lines.delay, per_min=1.0),
@@ -195,13 +195,13 @@ class Injector:
 
     async def _heal(self) -> None:
         """Leave nothing hurt."""
-        world = self._world
-        for server in world.servers:
+        testbed = self._testbed
+        for server in testbed.servers:
             if not server.part.is_alive():
                 await server.start()
-        for proxy in world.proxies.values():
+        for proxy in testbed.proxies.values():
             proxy.heal()
-        await asyncio.to_thread(world.simulators.heal)
+        await asyncio.to_thread(testbed.simulators.heal)
         for worker in self._workers:
             if not worker.is_alive:
                 await self._processes.start(worker)

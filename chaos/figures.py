@@ -13,8 +13,8 @@ from audit.evidence import Ledgers
 from audit.run import AuditResult
 from chaos.faults import Injector
 from chaos.histories import Histories
+from chaos.testbed import Testbed
 from chaos.workload import Traffic
-from chaos.world import World
 from domain.messages import Json
 from domain.states import TaskState
 
@@ -111,7 +111,7 @@ def missing(figures: Figures, guards: Guards) -> Iterator[str]:
 
 def count(
     figures: Figures,
-    world: World,
+    testbed: Testbed,
     traffic: Traffic,
     injector: Injector,
     found: AuditResult,
@@ -119,14 +119,14 @@ def count(
     ledgers: Ledgers,
 ) -> None:
     figures.tasks, figures.checks = found.tasks, found.checks
-    figures.states = dict(rows(world, "SELECT state, count(*) FROM task GROUP BY state ORDER BY 2 DESC"))
-    figures.events = dict(rows(world, "SELECT kind, count(*) FROM event GROUP BY kind ORDER BY 2 DESC"))
+    figures.states = dict(rows(testbed, "SELECT state, count(*) FROM task GROUP BY state ORDER BY 2 DESC"))
+    figures.events = dict(rows(testbed, "SELECT kind, count(*) FROM event GROUP BY kind ORDER BY 2 DESC"))
     query = "SELECT count(*) FROM event WHERE kind = 'expired' AND detail ->> 'held_by' = ANY(%s)"
     held = list(injector.holds)
-    figures.overtaken = rows(world, query, held)[0][0]
+    figures.overtaken = rows(testbed, query, held)[0][0]
     late = "SELECT count(*) FROM event WHERE kind = 'late_answer' AND actor = ANY(%s)"
-    figures.zombies = rows(world, late, held)[0][0]
-    figures.opened = rows(world, "SELECT count(*) FROM service_event WHERE kind = 'opened'")[0][0]
+    figures.zombies = rows(testbed, late, held)[0][0]
+    figures.opened = rows(testbed, "SELECT count(*) FROM service_event WHERE kind = 'opened'")[0][0]
     figures.asked = dict(Counter(traffic.asked.values()))
     figures.answers = dict(Counter(a.verdict for a in traffic.answers))
     figures.faults = sum(not s.failed for s in injector.strokes)
@@ -148,6 +148,6 @@ def count(
     figures.calls, figures.fenced, figures.barred = dict(calls.most_common()), calls["stale_token"], dict(barred)
 
 
-def rows(world: World, query: str, *params: Any) -> list[tuple[Any, ...]]:
-    with psycopg.connect(world.owner) as connection:
+def rows(testbed: Testbed, query: str, *params: Any) -> list[tuple[Any, ...]]:
+    with psycopg.connect(testbed.owner) as connection:
         return connection.execute(query, params).fetchall()

@@ -77,7 +77,9 @@ class Processes:
 
         async with self._a_worker() as worker:
             for service in _CALLED:
-                slow = partial(self._context.world.simulators.fault, latency_ms=4_000, for_s=8)  # until one is in hand
+                slow = partial(
+                    self._context.testbed.simulators.fault, latency_ms=4_000, for_s=8
+                )  # until one is in hand
                 await asyncio.to_thread(slow, service, "latency")
             await self._in_hand(worker)
             await asyncio.sleep(self._context.between(0.5, 1.5))
@@ -130,7 +132,7 @@ class Processes:
 
         Seen: a new session is.
         """
-        postgres, context = self._context.world.postgres.part, self._context
+        postgres, context = self._context.testbed.postgres.part, self._context
         async with context.locks[postgres.name]:
             await context.rows("ALTER SYSTEM SET default_transaction_read_only = on")
             try:
@@ -220,7 +222,7 @@ class Lines:
         self, name: str, effect: str, seconds: float, faults: Faults, *, then_reset: bool = False, patient: bool = False
     ) -> int:
         """Let a proxy have these faults for a while, or until they strike. Seen: what it counted meanwhile."""
-        proxy = self._context.world.proxies[name]
+        proxy = self._context.testbed.proxies[name]
 
         async def seen() -> bool:
             return proxy.effects[effect] > before
@@ -238,7 +240,7 @@ class Lines:
 
     async def cut_commit(self, cut: Cut) -> int:
         """Cut the connections of the next that commit."""
-        proxy = self._context.world.proxies["postgres"]
+        proxy = self._context.testbed.proxies["postgres"]
 
         async def seen() -> bool:
             return proxy.effects[cut] > before

@@ -1,4 +1,4 @@
-"""The parts of a world that can be hurt: servers and workers. Nobody starts a dead one again but the run itself."""
+"""The parts of a testbed that can be hurt: servers and workers. Nobody starts a dead one again but the run itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ P_co = TypeVar("P_co", bound=Part, covariant=True)
 
 
 class Server(Generic[P_co]):
-    """A server of the world. Its children are hurt with it, as a PostgreSQL is many processes."""
+    """A server of the testbed. Its children are hurt with it, as a PostgreSQL is many processes."""
 
     def __init__(self, part: P_co) -> None:
         self.part = part

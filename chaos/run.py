@@ -1,4 +1,4 @@
-"""A run with faults: tasks arrive while parts are killed, paused, cut off and lied to; then all heals, and is judged.
+"""A run with faults: tasks arrive while parts are killed, paused, cut off and lied to; then all heals, and is audited.
 
     python -m chaos.run --tasks 2000 --minutes 10 --faults 400 --seed 7 -o chaos.json
 
@@ -30,9 +30,9 @@ from chaos.faults import Injector, Stroke, needed
 from chaos.figures import Guards
 from chaos.soak_plot import plot
 from chaos.temporal_cluster import PROGRAMS
-from chaos.verdict import Verdict, judge, machine
+from chaos.testbed import Testbed
+from chaos.verdict import Verdict, evaluate, machine
 from chaos.workload import Traffic, make_plans, stores_through_proxies
-from chaos.world import World
 from domain.messages import Json
 from domain.states import SETTLED
 from runtime.roles import Role
@@ -117,7 +117,7 @@ class Report:
 
 
 class Run:
-    """One run, in a world of its own."""
+    """One run, in a testbed of its own."""
 
     def __init__(self, options: Options, tell: Callable[[str], None]) -> None:
         self._options, self._tell = options, tell
@@ -125,7 +125,7 @@ class Run:
         self._series: list[Json] = []
 
     async def carry_out(self, folder: Path) -> Report:
-        """Let tasks arrive and faults strike, heal, wait until all is settled, judge."""
+        """Let tasks arrive and faults strike, heal, wait until all is settled, audit."""
         options, started_at = self._options, datetime.now(UTC).isoformat(timespec="seconds")
         roles = (Role.SCHEDULER, Role.AGENTS, Role.CALLBACKS)
         settings: dict[str, Any] = {
@@ -134,16 +134,16 @@ class Run:
             "task_slots": options.slots,
             "claim_within": timedelta(seconds=10),
         }
-        async with World(
+        async with Testbed(
             folder, workers=options.workers + 1, roles=roles, seed=options.seed, cluster=options.cluster, **settings
-        ) as self._world:
-            sweeper = self._world.worker(options.workers)
+        ) as self._testbed:
+            sweeper = self._testbed.worker(options.workers)
             await sweeper.start(ROLES=Role.SUPERVISOR)
-            await asyncio.gather(*(self._world.worker(n).start() for n in range(options.workers)))
-            async with stores_through_proxies(self._world) as stores:
+            await asyncio.gather(*(self._testbed.worker(n).start() for n in range(options.workers)))
+            async with stores_through_proxies(self._testbed) as stores:
                 plans = list(make_plans(self._random, options.tasks))
-                self._traffic = Traffic(self._world, stores, plans, self._stream())
-                self._injector = Injector(self._world, options.workers, sweeper, self._stream())
+                self._traffic = Traffic(self._testbed, stores, plans, self._stream())
+                self._injector = Injector(self._testbed, options.workers, sweeper, self._stream())
                 late: list[Violation] = []
                 async with self._sampled():
                     began = monotonic()
@@ -154,7 +154,7 @@ class Run:
                         late.append(Violation("all_is_settled_in_time", "", str(error) or "tasks are refused still"))
             late += self._found_late()
             guards = Guards(options.tasks, options.faults, needed(options.least), thorough=options.thorough)
-            verdict = await judge(self._world, self._traffic, self._injector, guards, self._stream(), options.replayed)
+            verdict = await evaluate(self._traffic, self._injector, guards, self._stream(), options.replayed)
         verdict.violations.extend(late)
         verdict.figures.settled_after_s = round(settled_after_s, 1)
         return Report(options, started_at, verdict, self._series, self._injector.strokes)
@@ -170,7 +170,7 @@ class Run:
         self._tell("every fault has healed")
         async with asyncio.timeout(options.patience_s):
             await traffic
-        await self._world.settle(_SETTLES_IN_S)
+        await self._testbed.settle(_SETTLES_IN_S)
         return monotonic() - healed_at
 
     def _found_late(self) -> Iterator[Violation]:
@@ -204,7 +204,7 @@ class Run:
     async def _sample(self, at_s: float) -> None:
         with suppress(psycopg.OperationalError):
             async with await psycopg.AsyncConnection.connect(
-                self._world.owner, row_factory=dict_row, connect_timeout=2
+                self._testbed.owner, row_factory=dict_row, connect_timeout=2
             ) as connection:
                 cursor = await connection.execute(_COUNTS, {"settled": list(SETTLED)})
                 counts = await cursor.fetchone() or {}

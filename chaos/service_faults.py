@@ -32,7 +32,7 @@ class Services:
 
     async def crash(self) -> int:
         """A service commits an effect and dies. Seen: it died."""
-        services = self._context.world.services
+        services = self._context.testbed.services
 
         async def died() -> bool:
             return not services.part.is_alive()
@@ -81,10 +81,10 @@ class Services:
 
         if not await self._context.until(on_its_way, PATIENCE_S, look_s=0.2):
             return 0
-        await self._context.world.compensate(task_id)
+        await self._context.testbed.compensate(task_id)
 
         async def refused() -> bool:
-            ledger = await asyncio.to_thread(self._context.world.simulators.ledger, "payments", task_id)
+            ledger = await asyncio.to_thread(self._context.testbed.simulators.ledger, "payments", task_id)
             return any(c["outcome"] in ("stale_token", "undone") for c in ledger["refusals"])
 
         return int(await self._context.until(refused, _STALL_S + PATIENCE_S, look_s=0.5))
@@ -98,7 +98,7 @@ class Services:
         return str(self._context.random.choice([r["service"] for r in rows] or SERVICES))
 
     async def _add_rule(self, service: str, kind: str, **rule: Any) -> int:
-        async with httpx.AsyncClient(base_url=self._context.world.simulators.url, timeout=5) as client:
+        async with httpx.AsyncClient(base_url=self._context.testbed.simulators.url, timeout=5) as client:
             answer = await client.post(f"/control/{service}/faults", json={"kind": kind, **rule})
             return int(answer.raise_for_status().json()["id"])
 
@@ -107,7 +107,7 @@ class Services:
 
     async def _rule(self, service: str, number: int) -> Json:
         """What a service says of a rule; nothing, if it died meanwhile and forgot."""
-        async with httpx.AsyncClient(base_url=self._context.world.simulators.url, timeout=5) as client:
+        async with httpx.AsyncClient(base_url=self._context.testbed.simulators.url, timeout=5) as client:
             rules = (await client.get(f"/control/{service}/faults")).raise_for_status().json()
         return next((r for r in rules if r["id"] == number), {})
 
@@ -120,16 +120,16 @@ class Runs:
 
     async def terminate(self) -> int:
         return await self._on_a_run(
-            lambda run: self._context.world.client.get_workflow_handle(run).terminate(reason="chaos")
+            lambda run: self._context.testbed.client.get_workflow_handle(run).terminate(reason="chaos")
         )
 
     async def cancel(self) -> int:
-        client = self._context.world.client
+        client = self._context.testbed.client
         return await self._on_a_run(lambda run: client.get_workflow_handle(run).cancel())
 
     async def reset(self) -> int:
         """Reset an attempt, at work or over. Seen: there is another run of it."""
-        client = self._context.world.client
+        client = self._context.testbed.client
         rows = await self._context.rows(
             "SELECT definition || '/' || task_id || '/' || epoch AS run FROM task"
             " WHERE run_id IS NOT NULL OR (epoch > 0 AND locked_by IS NULL) ORDER BY updated_at DESC LIMIT 50"
@@ -158,7 +158,7 @@ class Runs:
 
     async def delete_schedule(self) -> int:
         """Seen: it was there, and the workers' watch made it again."""
-        handle = self._context.world.client.get_schedule_handle(SCHEDULE_ID)
+        handle = self._context.testbed.client.get_schedule_handle(SCHEDULE_ID)
 
         async def there() -> bool:
             with suppress(RPCError):

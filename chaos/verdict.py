@@ -27,8 +27,8 @@ from audit.task import Tolerances
 from chaos.faults import Injector
 from chaos.figures import Figures, Guards, count, missing, rows
 from chaos.histories import replay
+from chaos.testbed import Testbed, without_duplicates
 from chaos.workload import Traffic
-from chaos.world import World, without_duplicates
 from definitions.order import Order
 from domain.ids import undo_request_id
 from domain.messages import Json
@@ -89,38 +89,37 @@ class Verdict:
         yield f"{self.code.name.lower()}: {len(self.violations)} violations, {len(self.gaps)} gaps"
 
 
-async def judge(
-    world: World, traffic: Traffic, injector: Injector, guards: Guards, random: Random, replayed: int
-) -> Verdict:
+async def evaluate(traffic: Traffic, injector: Injector, guards: Guards, random: Random, replayed: int) -> Verdict:
     """Gather all evidence, and look at what happened at all. `replayed`: histories, at most."""
+    testbed = traffic.testbed
     figures = Figures()
     tolerances = Tolerances(
-        detection_delay=2 * world.direct.sweep_interval,
+        detection_delay=2 * testbed.direct.sweep_interval,
         claim_delay=timedelta(seconds=30),
         network_delay=_NETWORK,
         clock_skew=timedelta(0),
     )
-    state, orders = (x.get_secret_value() for x in (world.direct.database_url, world.direct.orders_url))
+    state, orders = (x.get_secret_value() for x in (testbed.direct.database_url, testbed.direct.orders_url))
     async with open_loader(state, orders, tolerances, timedelta(seconds=30)) as loader:
-        ledgers = await read_ledgers(world.simulators.url, await loader.now())
-        ledgers = without_duplicates(ledgers, world.proxies["services"].duplicated)
-        runs = await read_runs(world.client, await loader.now())
+        ledgers = await read_ledgers(testbed.simulators.url, await loader.now())
+        ledgers = without_duplicates(ledgers, testbed.proxies["services"].duplicated)
+        runs = await read_runs(testbed.client, await loader.now())
         found = await audit(
             loader,
             None,
             ledgers,
             runs=runs,
             replies=SubmissionReplies.of(traffic.answers),
-            caps=caps(world.direct),
+            caps=caps(testbed.direct),
         )
-    histories = await replay(world.client, random, replayed)
+    histories = await replay(testbed.client, random, replayed)
     violations = [
         *found.violations,
         *(Violation("history_replays", w, text) for w, text in histories.diverged.items()),
-        *[v async for v in _undone(world, traffic)],
-        *_money(world, traffic, figures),
+        *[v async for v in _undone(testbed, traffic)],
+        *_money(testbed, traffic, figures),
     ]
-    count(figures, world, traffic, injector, found, histories, ledgers)
+    count(figures, testbed, traffic, injector, found, histories, ledgers)
     return Verdict(figures, violations, list(missing(figures, guards)))
 
 
@@ -143,13 +142,13 @@ def machine() -> Json:
     }
 
 
-async def _undone(world: World, traffic: Traffic) -> AsyncIterator[Violation]:
+async def _undone(testbed: Testbed, traffic: Traffic) -> AsyncIterator[Violation]:
     """Whoever asked for undo, and whose request was taken, gets it; a task past its pivot may say no."""
     query = "SELECT task_id, definition, state, past_pivot(task_id) FROM task WHERE task_id = ANY(%s)"
-    for task_id, definition, state, is_past_pivot in rows(world, query, list(traffic.asked)):
+    for task_id, definition, state, is_past_pivot in rows(testbed, query, list(traffic.asked)):
         way, said = traffic.asked[task_id], ""
         if way == "signal":
-            said = await _verdict(world, undo_request_id(definition, task_id))
+            said = await _verdict(testbed, undo_request_id(definition, task_id))
             may_stand = said == "past_pivot"
         else:
             may_stand = way == "attempt" and is_past_pivot
@@ -158,24 +157,24 @@ async def _undone(world: World, traffic: Traffic) -> AsyncIterator[Violation]:
             yield Violation("undo_that_was_asked_for_is_done", task_id, f"asked by {way}{told}; it is {state}")
 
 
-async def _verdict(world: World, workflow_id: str) -> str:
+async def _verdict(testbed: Testbed, workflow_id: str) -> str:
     """The verdict of a request for undo; why there is none, where there is none."""
     try:
         async with asyncio.timeout(_ANSWERS_IN_S):
-            return str((await world.client.get_workflow_handle(workflow_id).result())["verdict"])
+            return str((await testbed.client.get_workflow_handle(workflow_id).result())["verdict"])
     except (WorkflowFailureError, RPCError, TimeoutError) as error:
         return f"none ({error!r})"
 
 
-def _money(world: World, traffic: Traffic, figures: Figures) -> Iterator[Violation]:
+def _money(testbed: Testbed, traffic: Traffic, figures: Figures) -> Iterator[Violation]:
     """What customers have paid and not got back is what the Processed orders cost, by the submitters' own books."""
-    answer = httpx.get(f"{world.simulators.url}/control/summary", timeout=60).raise_for_status().json()
+    answer = httpx.get(f"{testbed.simulators.url}/control/summary", timeout=60).raise_for_status().json()
     booked = answer["payments"]["money"]
-    processed = rows(world, "SELECT task_id FROM task WHERE state = 'Processed' AND definition = 'order'")
+    processed = rows(testbed, "SELECT task_id FROM task WHERE state = 'Processed' AND definition = 'order'")
     records = {p.task_id: p.record for p in traffic.plans}
     owed = sum(Order.model_validate(records[task_id]).total_minor for (task_id,) in processed)
     kept = booked["charged_minor"] - booked["refunded_minor"]
-    open_ = sum(amount for (amount,) in rows(world, _STILL_CHARGED))
+    open_ = sum(amount for (amount,) in rows(testbed, _STILL_CHARGED))
     figures.money = {k: booked[k] for k in ("charged_minor", "refunded_minor")} | {"owed_minor": owed}
     figures.money["charged_to_unfinished_minor"] = open_
     if kept != owed + open_:

@@ -1,7 +1,7 @@
 """What submitters, customers and operators do in a run with faults: drawn once from a seed, carried out at a rate.
 
 A submitter goes by what it is told: refused, it comes again when it was told to; without an answer, it asks again. What
-it was told is kept, and is one of the checker's witnesses.
+it was told is kept, and is part of the checker's evidence.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Literal
 from temporalio.service import RPCError
 
 from audit.evidence import SubmissionReply
-from chaos.world import World, line_of_log
+from chaos.testbed import Testbed, line_of_log
 from domain.faults import Unreachable, UsageError
 from domain.ids import attempt_id, undo_request_id
 from domain.messages import Json
@@ -104,15 +104,15 @@ def _machine(kind: str, number: int) -> Json:
 
 
 @asynccontextmanager
-async def stores_through_proxies(world: World) -> AsyncIterator[Stores]:
+async def stores_through_proxies(testbed: Testbed) -> AsyncIterator[Stores]:
     """Both databases, as a submitter reaches them: `open_stores` would wait for a proxy of this very event loop."""
-    dsn, orders_dsn = (x.get_secret_value() for x in (world.settings.database_url, world.settings.orders_url))
+    dsn, orders_dsn = (x.get_secret_value() for x in (testbed.settings.database_url, testbed.settings.orders_url))
     async with (
         Database(dsn, name="state store", size=6) as state,
         Database(orders_dsn, name="orders database", size=6) as orders,
     ):
-        admission = Admission(state, caps(world.settings))
-        yield replace(world.stores, store=StateStore(state), orders=Orders(orders), admission=admission)
+        admission = Admission(state, caps(testbed.settings))
+        yield replace(testbed.stores, store=StateStore(state), orders=Orders(orders), admission=admission)
 
 
 class Traffic:
@@ -123,8 +123,8 @@ class Traffic:
         asked: Tasks whose undo the store has accepted, or whose request Temporal has taken, and which way that was.
     """
 
-    def __init__(self, world: World, stores: Stores, plans: Sequence[Plan], random: Random) -> None:
-        self._world, self._stores, self.plans, self._random = world, stores, plans, random
+    def __init__(self, testbed: Testbed, stores: Stores, plans: Sequence[Plan], random: Random) -> None:
+        self.testbed, self._stores, self.plans, self._random = testbed, stores, plans, random
         self.answers: list[SubmissionReply] = []
         self.asked: dict[str, Way] = {}
         self.corrected: set[str] = set()
@@ -141,7 +141,7 @@ class Traffic:
 
         async def one(plan: Plan) -> None:
             async with room:
-                await self._live(plan)
+                await self._carry_out(plan)
 
         async with asyncio.TaskGroup() as group:
             for number, plan in enumerate(self.plans):
@@ -150,7 +150,7 @@ class Traffic:
                 if not middle <= number < middle + at_once:
                     await asyncio.sleep(self._random.expovariate(per_s))
 
-    async def _live(self, plan: Plan) -> None:
+    async def _carry_out(self, plan: Plan) -> None:
         await self._submit(plan, plan.record)
         self.taken += 1
         async with asyncio.TaskGroup() as group:
@@ -216,7 +216,7 @@ class Traffic:
         """Signal the attempt that runs; if there is none, whoever takes the request in every state. Which it was."""
         task = await self._stores.store.tasks.find(plan.task_id)
         epoch = task.epoch if task else 1
-        handle = self._world.client.get_workflow_handle(attempt_id(plan.definition, plan.task_id, epoch))
+        handle = self.testbed.client.get_workflow_handle(attempt_id(plan.definition, plan.task_id, epoch))
         try:
             await handle.signal("compensate", {"requester": "customer", "reason": "changed my mind"})
         except RPCError:
@@ -225,7 +225,7 @@ class Traffic:
         return "attempt"
 
     async def _signal(self, plan: Plan) -> None:
-        await self._world.client.start_workflow(
+        await self.testbed.client.start_workflow(
             "CompensationRequest",
             id=undo_request_id(plan.definition, plan.task_id),
             task_queue="scheduler",

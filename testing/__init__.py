@@ -1,4 +1,4 @@
-"""What the tests and the fault tiers share: databases, simulators, the bench, records and definitions to play with.
+"""What the tests and the fault tiers share: databases, simulators, the bench, records and definitions to try.
 
 It runs on real servers; nothing of the system imports it, and it imports neither `chaos` nor `tests`.
 """

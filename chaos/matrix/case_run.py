@@ -28,7 +28,7 @@ class CaseRun:
     """One case on a runner: a task, and the points at which somebody dies, one after the other."""
 
     def __init__(self, runner: CaseRunner, task_id: str, kills: tuple[str, ...], *, armed: bool, sweep: bool) -> None:
-        self.runner, self.world, self.task_id = runner, runner.world, task_id
+        self.runner, self.testbed, self.task_id = runner, runner.testbed, task_id
         self._left, self.fired = list(kills), list[str]()
         self.definition, self._over, self._sweep = "order", False, sweep
         self._beside = 0
@@ -38,7 +38,7 @@ class CaseRun:
     @property
     def worker(self) -> Worker:
         """The worker, or its successor."""
-        return self.world.worker(0)
+        return self.testbed.worker(0)
 
     async def go(self, script: Callable[[CaseRun], Awaitable[None]]) -> None:
         """Carry out a script, and let a fresh process follow each that dies, until both are over."""
@@ -88,13 +88,13 @@ class CaseRun:
     async def submit(self, record: Mapping[str, Any], definition: str = "order", known: Registry | None = None) -> None:
         """Submit, as somebody who stays alive."""
         self.definition = definition
-        assert (await self.world.submit(dict(record), self.task_id, definition, known)).verdict == "accepted"
+        assert (await self.testbed.submit(dict(record), self.task_id, definition, known)).verdict == "accepted"
 
     async def beside(self, record: Mapping[str, Any], definition: str = "order") -> str:
         """Submit another task, which is audited as well; its id."""
         self._beside += 1
         task_id = f"{self.task_id}-{self._beside}"
-        assert (await self.world.submit(dict(record), task_id, definition)).verdict == "accepted"
+        assert (await self.testbed.submit(dict(record), task_id, definition)).verdict == "accepted"
         return task_id
 
     async def submit_by_process(
@@ -104,12 +104,12 @@ class CaseRun:
         submission = Submission(task_id=self.task_id, definition="order", record=record)
         message = submission.model_dump_json()
         if again is not None:
-            await (await self.world.process(SUBMIT=message)).ended()
+            await (await self.testbed.process(SUBMIT=message)).ended()
             await again()
         said = await self.process_until_it_ends(SUBMIT=message)
         assert f"{expected}(task_id='{self.task_id}'" in said, said
         is_new = "new=True" in said.rpartition(f"task_id='{self.task_id}'")[2]
-        self.world.note(
+        self.testbed.note(
             submission,
             Accepted(self.task_id, "order", is_new) if expected == "Accepted" else DeadLettered(self.task_id, ""),
         )
@@ -117,7 +117,7 @@ class CaseRun:
     async def process_until_it_ends(self, **environment: str) -> str:
         """Run a process until one of its kind is not killed; the log of that kind."""
         while True:
-            before, child = len(self.fired), await self.world.process(**environment)
+            before, child = len(self.fired), await self.testbed.process(**environment)
             if await child.ended() == 0:
                 return child.log_tail()
             await eventually(partial(self._has_fired, before))
@@ -127,11 +127,11 @@ class CaseRun:
 
     async def ask_undo(self) -> None:
         """Ask for undo, as an operator does."""
-        assert (await self.world.compensate(self.task_id)).verdict in ("accepted", "already")
+        assert (await self.testbed.compensate(self.task_id)).verdict in ("accepted", "already")
 
     async def signal(self) -> None:
         """Ask for undo by a signal, which the worker has to take to the store."""
-        await self.world.client.start_workflow(
+        await self.testbed.client.start_workflow(
             "CompensationRequest",
             id=undo_request_id(self.definition, self.task_id),
             task_queue="scheduler",
@@ -149,34 +149,34 @@ class CaseRun:
 
     async def page(self) -> TaskPage:
         """Everything on record about the task."""
-        return await self.world.reads.page(self.task_id)
+        return await self.testbed.reads.page(self.task_id)
 
     async def called(self, service: str, *, undo: bool = False) -> None:
         """Wait until a service has received a call."""
 
         async def called() -> bool:
-            return self.world.simulators.calls(service, self.task_id, undo=undo) > 0
+            return self.testbed.simulators.calls(service, self.task_id, undo=undo) > 0
 
         await eventually(called)
 
     async def work_as(self, *roles: str) -> None:
         """Let the worker end, and one with these roles follow it."""
-        self.world.give_roles(*roles)
+        self.testbed.give_roles(*roles)
         await self.worker.terminate()
 
     async def cancel_run(self) -> None:
         """Cancel the run that holds the task, in Temporal."""
         if locked_by := (await self.page()).task.locked_by:
             with suppress(RPCError):
-                await self.world.client.get_workflow_handle(locked_by).cancel()
+                await self.testbed.client.get_workflow_handle(locked_by).cancel()
 
     async def forget_schedule(self) -> None:
         """Delete the Supervisor's Schedule."""
-        await self.world.client.get_schedule_handle(SCHEDULE_ID).delete()
+        await self.testbed.client.get_schedule_handle(SCHEDULE_ID).delete()
 
     async def lose_record(self) -> tuple[Any, ...]:
         """Let the business record of the task be gone; what it was."""
-        orders = self.world.postgres.part.dsn("orders")
+        orders = self.testbed.postgres.part.dsn("orders")
         async with await psycopg.AsyncConnection.connect(orders) as connection:
             found = await connection.execute(
                 "DELETE FROM business_record WHERE task_id = %s RETURNING business_record::text", (self.task_id,)
@@ -187,17 +187,17 @@ class CaseRun:
 
     async def put_back(self, record: tuple[Any, ...]) -> None:
         """Put a business record back that was lost."""
-        orders = self.world.postgres.part.dsn("orders")
+        orders = self.testbed.postgres.part.dsn("orders")
         async with await psycopg.AsyncConnection.connect(orders) as connection:
             await connection.execute("INSERT INTO business_record SELECT (%s::business_record).*", record)
 
     def fault(self, service: str, kind: str, *, match: Mapping[str, Any] | None = None, **rule: Any) -> None:
         """Make a service fail for this task."""
-        self.world.simulators.fault(service, kind, match={"task_id": self.task_id, **(match or {})}, **rule)
+        self.testbed.simulators.fault(service, kind, match={"task_id": self.task_id, **(match or {})}, **rule)
 
     def heal(self) -> None:
         """No service fails any more."""
-        self.world.simulators.heal()
+        self.testbed.simulators.heal()
 
     def undo_calls(self, step: str) -> int:
         """Calls of one attempt to undo a step."""

@@ -1,4 +1,4 @@
-"""A runner of the crash matrix: one world with one worker, on which cases run one after the other.
+"""A runner of the crash matrix: one testbed with one worker, on which cases run one after the other.
 
 Whoever dies at a point is followed by a fresh process. What has waited for a dead worker's deadline waits no more:
 its deadlines are made to pass at once, and back-offs too; those of the living are left alone. A sweep by hand, as
@@ -16,7 +16,7 @@ from typing import Any, LiteralString
 import psycopg
 
 from chaos.fork_server import ForkServer
-from chaos.world import World
+from chaos.testbed import Testbed
 from runtime.wiring import sweep_settings
 from store.database import Database
 from store.supervision import Supervision
@@ -75,21 +75,21 @@ class CaseRunner:
             "sweep_page": 1,
             "sweep_pages": SWEEP_PAGES,
         }
-        self.world = World(folder, proxied=proxied, fork_server=fork_server, variables=variables, **settings)
+        self.testbed = Testbed(folder, proxied=proxied, fork_server=fork_server, variables=variables, **settings)
         self.dead: list[str] = []
         self._read = 0
 
     async def __aenter__(self) -> CaseRunner:
-        await self.world.__aenter__()
+        await self.testbed.__aenter__()
         async with AsyncExitStack() as stack:
-            stack.push_async_exit(self.world)
+            stack.push_async_exit(self.testbed)
             # Not a connection that blocks: it would wait for locks that this very event loop has yet to give back.
-            owner = await psycopg.AsyncConnection.connect(self.world.owner, autocommit=True)
+            owner = await psycopg.AsyncConnection.connect(self.testbed.owner, autocommit=True)
             self._owner = await stack.enter_async_context(owner)
             await self._owner.execute("SET session_replication_role = replica")
-            dsn = self.world.direct.supervisor_database_url.get_secret_value()
+            dsn = self.testbed.direct.supervisor_database_url.get_secret_value()
             database = await stack.enter_async_context(Database(dsn, name="state store", size=2))
-            self._supervisor = SupervisorActivities(Supervision(database), self.world.client)
+            self._supervisor = SupervisorActivities(Supervision(database), self.testbed.client)
             self._stack = stack.pop_all()
         return self
 
@@ -109,7 +109,7 @@ class CaseRunner:
 
     async def follow(self) -> None:
         """Start a worker where the last one has died."""
-        worker = self.world.worker(0)
+        worker = self.testbed.worker(0)
         if not worker.is_alive:
             await worker.start(ready=False)
             self.dead.append(str(worker.child.pid))
@@ -134,7 +134,7 @@ class CaseRunner:
 
     async def hurry(self, task_id: str, *, sweep: bool) -> None:
         """Let what the dead hold be over, and what nobody holds be due; `sweep` at once, beside the Schedule."""
-        dead = self.dead[:-1] if self.world.worker(0).is_alive else self.dead
+        dead = self.dead[:-1] if self.testbed.worker(0).is_alive else self.dead
         await self._owner.execute(_HURRY, {"task_id": task_id, "dead": dead})
         if sweep and await (await self._owner.execute(_OVERDUE, (task_id,))).fetchone():
-            await sweep_once(self._supervisor, sweep_settings(self.world.direct))
+            await sweep_once(self._supervisor, sweep_settings(self.testbed.direct))

@@ -69,9 +69,9 @@ async def not_acknowledged(run: CaseRun) -> None:
     await run.submit(ORDER)
     for service in services:
         await run.called(service)
-        run.world.proxies["postgres"].arm(Cut.AFTER_COMMIT, 10)
+        run.testbed.proxies["postgres"].arm(Cut.AFTER_COMMIT, 10)
     await run.reached(TaskState.PROCESSED)
-    run.world.proxies["postgres"].heal()
+    run.testbed.proxies["postgres"].heal()
 
 
 async def service_out(run: CaseRun) -> None:
@@ -90,7 +90,7 @@ async def reply_lost(run: CaseRun) -> None:
 
 async def service_shut(run: CaseRun) -> None:
     """A person has kept tasks from a service for long, when an order comes to it; it goes on once it is let in."""
-    force = run.world.stores.breakers.force
+    force = run.testbed.stores.breakers.force
     await force("payments", "open", requester="tests", reason="their maintenance")
     await eventually(lambda: _has_long_moved(run, "payments"), within_s=2 * SEEN_WITHIN.total_seconds())
     await run.submit(ORDER)
@@ -104,7 +104,7 @@ async def reset_in_mid_charge(run: CaseRun) -> None:
     run.fault("payments", "latency", latency_ms=2_000, times=1, match={"undo": False})
     await run.submit(ORDER)
     await run.called("payments")
-    client = run.world.client
+    client = run.testbed.client
     await client.workflow_service.reset_workflow_execution(
         ResetWorkflowExecutionRequest(
             namespace=client.namespace,
@@ -131,7 +131,7 @@ async def forged_before(run: CaseRun) -> None:
         record={**ORDER, "lines": [line]},
         steps=views,
     )
-    await run.world.client.start_workflow(
+    await run.testbed.client.start_workflow(
         "order",
         forged,
         id=attempt_id("order", run.task_id, 1),
@@ -147,13 +147,13 @@ async def not_served(run: CaseRun) -> None:
     await run.work_as(Role.SCHEDULER)
     await run.submit(ORDER)
     await _heard(run, EventKind.RELEASED)
-    agents = await run.world.process(ROLES=Role.AGENTS)
+    agents = await run.testbed.process(ROLES=Role.AGENTS)
     try:
         await run.reached(TaskState.PROCESSED)
     finally:
         agents.send(signal.SIGKILL)
         await agents.ended()
-        await run.work_as(*run.world.roles)
+        await run.work_as(*run.testbed.roles)
 
 
 async def stalled(run: CaseRun) -> None:
@@ -161,10 +161,10 @@ async def stalled(run: CaseRun) -> None:
     run.fault("stock", "latency", latency_ms=500, times=1, match={"undo": False})
     await run.submit(ORDER)
     await run.called("stock")
-    run.world.proxies["temporal"].faults.stall = True
+    run.testbed.proxies["temporal"].faults.stall = True
     await eventually(lambda: _has_begun(run, "charge"))
     await asyncio.sleep(_STALL_S)  # the fault itself
-    run.world.proxies["temporal"].heal()
+    run.testbed.proxies["temporal"].heal()
     await run.reached(TaskState.PROCESSED)
 
 
@@ -229,7 +229,7 @@ async def _heard(run: CaseRun, *kinds: EventKind) -> None:
 
 
 def _newest_sweep(run: CaseRun) -> int:
-    with psycopg.connect(run.world.owner) as connection:
+    with psycopg.connect(run.testbed.owner) as connection:
         row = connection.execute("SELECT coalesce(max(id), 0) FROM sweep").fetchone()
     return int(row[0]) if row else 0
 
@@ -241,7 +241,7 @@ async def _has_long_moved(run: CaseRun, service: str) -> bool:
 
 def _moved_before(run: CaseRun, service: str, age: timedelta) -> bool:
     query = "SELECT max(at) < clock_timestamp() - %s FROM service_event WHERE service = %s"
-    with psycopg.connect(run.world.owner) as connection:
+    with psycopg.connect(run.testbed.owner) as connection:
         row = connection.execute(query, (age, service)).fetchone()
     return bool(row and row[0])
 

@@ -15,7 +15,7 @@ from temporalio.api.enums.v1 import EventType
 from chaos.matrix.case_run import CaseRun
 from chaos.matrix.case_runner import OUTAGE, SLOTS, SWEEP_PAGES
 from chaos.matrix.scenarios import Scenario, around, whoever
-from chaos.world import MOST_BUFFERED
+from chaos.testbed import MOST_BUFFERED
 from domain.definition import Definition, Registry
 from domain.ids import attempt_id
 from domain.states import EventKind, TaskState
@@ -43,7 +43,7 @@ async def signalled_in_vain(run: CaseRun) -> None:
     await run.submit(ORDER)
     await run.called("stock")
     run.worker.pause()
-    attempt = run.world.client.get_workflow_handle(attempt_id("order", run.task_id, 1))
+    attempt = run.testbed.client.get_workflow_handle(attempt_id("order", run.task_id, 1))
     await attempt.signal("compensate", "nobody hears this")
     await attempt.terminate(reason="a test asks for it")
     await run.worker.kill()
@@ -56,7 +56,7 @@ async def too_large_to_start(run: CaseRun) -> None:
     """Temporal takes no run of an order of that size; another order goes on meanwhile."""
     line = {**ORDER["lines"][0], "sku": "\x01" * 64}
     await run.submit({**ORDER, "lines": [line] * 200})
-    await run.world.settle(ids=[await run.beside(ORDER)])
+    await run.testbed.settle(ids=[await run.beside(ORDER)])
     await run.reached(TaskState.ERROR)
 
 
@@ -73,7 +73,7 @@ async def stopped_in_a_call(run: CaseRun) -> None:
 
 async def answered_while_temporal_is_away(run: CaseRun) -> None:
     """The machine is there, and its answer comes, while Temporal can't be reached."""
-    temporal = run.world.proxies["temporal"]
+    temporal = run.testbed.proxies["temporal"]
     async with _answers_held(run):
         await run.submit(MACHINE, "provisioning")
         await eventually(lambda: _is_answered(run, 1))
@@ -97,18 +97,18 @@ async def branches_fail(run: CaseRun) -> None:
 async def expired_while_supervision_is_out(run: CaseRun) -> None:
     """Orders expire while nobody sweeps any more: more of them than one sweep takes up afterwards."""
     await eventually(lambda: _has_swept(run))
-    await run.work_as(*(r for r in run.world.roles if r is not Role.SUPERVISOR))
+    await run.work_as(*(r for r in run.testbed.roles if r is not Role.SUPERVISOR))
     try:
         orders = await _held(run, SWEEP_PAGES + 1)
         for task_id in orders:
             await run.runner.expire(task_id)
         await eventually(lambda: _is_unsupervised(run))
     finally:
-        run.world.give_roles(*run.world.roles)
+        run.testbed.give_roles(*run.testbed.roles)
         await run.worker.kill()  # told to stop, it would give its orders back
-    await run.world.settle(ids=orders)
+    await run.testbed.settle(ids=orders)
     for task_id in orders:
-        expired = [e for e in (await run.world.reads.page(task_id)).events if e.kind is EventKind.EXPIRED]
+        expired = [e for e in (await run.testbed.reads.page(task_id)).events if e.kind is EventKind.EXPIRED]
         assert [e.epoch for e in expired][:1] == [1], f"the first attempt at {task_id} has not expired"
         assert not expired[0].detail.get("failed"), f"its expiry counts a failure of {task_id}"
 
@@ -120,9 +120,9 @@ async def beside_waiting_machines(run: CaseRun) -> None:
         await eventually(lambda: _is_answered(run, len(machines)))
         await run.submit(ORDER)
         await run.reached(TaskState.PROCESSED)
-        waiting = {(await run.world.reads.page(task_id)).task.state for task_id in machines}
+        waiting = {(await run.testbed.reads.page(task_id)).task.state for task_id in machines}
         assert waiting == {TaskState.PROCESSING}, "the machines have not waited"
-    await run.world.settle(ids=machines)
+    await run.testbed.settle(ids=machines)
 
 
 async def beside_a_bad_row(run: CaseRun) -> None:
@@ -134,7 +134,7 @@ async def beside_a_bad_row(run: CaseRun) -> None:
             await run.runner.expire(task_id)
         await run.reached(TaskState.PROCESSED)
         await eventually(lambda: _is_left_out(run, bad))
-    await run.world.settle(ids=[bad])
+    await run.testbed.settle(ids=[bad])
 
 
 async def signalled_too_often(run: CaseRun) -> None:
@@ -142,12 +142,12 @@ async def signalled_too_often(run: CaseRun) -> None:
     run.fault("stock", "latency", latency_ms=3_000, times=1, match={"undo": False})
     await run.submit(ORDER)
     await run.called("stock")
-    attempt = run.world.client.get_workflow_handle(attempt_id("order", run.task_id, 1))
+    attempt = run.testbed.client.get_workflow_handle(attempt_id("order", run.task_id, 1))
     for _ in range(MOST_BUFFERED + 1):
         await attempt.signal("noise")
     await run.reached(TaskState.PROCESSED)
     assert _FAILED in [e.event_type async for e in attempt.fetch_history_events()], "no workflow task failed"
-    assert run.world.simulators.calls("stock", run.task_id) == 1
+    assert run.testbed.simulators.calls("stock", run.task_id) == 1
 
 
 async def known_to_one_worker(run: CaseRun) -> None:
@@ -157,7 +157,7 @@ async def known_to_one_worker(run: CaseRun) -> None:
         await run.reached(TaskState.PROCESSED)
         await run.signal()
         await run.reached(TaskState.COMPENSATED)
-        await run.world.client.get_workflow_handle(attempt_id("gift", run.task_id, 2)).result()
+        await run.testbed.client.get_workflow_handle(attempt_id("gift", run.task_id, 2)).result()
     assert (await run.page()).task.epoch == 2, "an attempt came to nothing"
 
 
@@ -170,7 +170,7 @@ async def run_again_beside_itself(run: CaseRun) -> None:
     async with _worker_that_knows(run, ERRAND) as known:
         await run.submit({"to": "ada@example.com"}, "errand", known)
         await run.called("mail")
-        attempt = run.world.client.get_workflow_handle(attempt_id("errand", run.task_id, 1))
+        attempt = run.testbed.client.get_workflow_handle(attempt_id("errand", run.task_id, 1))
         for _ in range(MOST_BUFFERED + 1):
             await attempt.signal("noise")
         await run.reached(TaskState.PROCESSED)
@@ -215,8 +215,8 @@ PARTIAL_FAILURES = (
 @asynccontextmanager
 async def _worker_that_knows(run: CaseRun, definition: Definition) -> AsyncIterator[Registry]:
     """A worker beside the runner's that has a definition which only tests know."""
-    await run.world.stores.admission.publish(definition)
-    knows = await run.world.process(ROLES=Role.SCHEDULER, SAS_DEFINITIONS="testing.definitions")
+    await run.testbed.stores.admission.publish(definition)
+    knows = await run.testbed.process(ROLES=Role.SCHEDULER, SAS_DEFINITIONS="testing.definitions")
     try:
         yield Registry([definition])
     finally:
@@ -227,7 +227,7 @@ async def _worker_that_knows(run: CaseRun, definition: Definition) -> AsyncItera
 @asynccontextmanager
 async def _answers_held(run: CaseRun) -> AsyncIterator[None]:
     """Later answers are on their way for so long."""
-    callbacks = run.world.proxies["callbacks"]
+    callbacks = run.testbed.proxies["callbacks"]
     callbacks.effects.clear()
     callbacks.faults.stall = True
     try:
@@ -238,7 +238,7 @@ async def _answers_held(run: CaseRun) -> AsyncIterator[None]:
 
 async def _is_answered(run: CaseRun, times: int) -> bool:
     """Whether so many answers, or more, are on their way."""
-    return run.world.proxies["callbacks"].effects["stalled"] >= times
+    return run.testbed.proxies["callbacks"].effects["stalled"] >= times
 
 
 async def _held(run: CaseRun, number: int) -> list[str]:
@@ -253,7 +253,7 @@ async def _held(run: CaseRun, number: int) -> list[str]:
 
 
 async def _is_called(run: CaseRun, task_id: str) -> bool:
-    return run.world.simulators.calls("stock", task_id) > 0
+    return run.testbed.simulators.calls("stock", task_id) > 0
 
 
 async def _is_kept(run: CaseRun) -> bool:
@@ -270,4 +270,4 @@ async def _is_unsupervised(run: CaseRun) -> bool:
 
 
 async def _is_left_out(run: CaseRun, task_id: str) -> bool:
-    return "not_recovered" in {a.kind for a in (await run.world.reads.page(task_id)).alerts}
+    return "not_recovered" in {a.kind for a in (await run.testbed.reads.page(task_id)).alerts}

@@ -78,7 +78,7 @@ async def work_off(runner: CaseRunner, report: Report, tell: Any, *waiting: dequ
         if len(run.fired) < len(case.kills):
             report.unfired.append(case.name)
         tell("\n".join([f"{monotonic() - began:5.1f} s  {case.name}", *(f"  VIOLATION {p}" for p in problems)]))
-    found = await runner.world.audit()
+    found = await runner.testbed.audit()
     report.violations += [f"{names.get(v.task_id, v.task_id)}: {v.invariant}: {v.text}" for v in found]
 
 
@@ -93,7 +93,7 @@ async def _problems(run: CaseRun, case: Case) -> list[str]:
     found = []
     if page.task.state is not case.scenario.end:
         found.append(f"it is {page.task.state}, not {case.scenario.end}")
-    if (live := run.world.simulators.live(run.task_id)) != case.scenario.effects:
+    if (live := run.testbed.simulators.live(run.task_id)) != case.scenario.effects:
         found.append(f"effects are {live}, not {dict(case.scenario.effects)}")
     if len(run.runner.dead) == workers:
         found += _begun_again(page)
@@ -128,7 +128,7 @@ def _called_wrongly(run: CaseRun, page: TaskPage) -> Iterator[str]:
             if step := event.detail.get(word):
                 finished[step, undo] = event.at
     for service in SERVICES:
-        for call in run.world.simulators.ledger(service, run.task_id)["calls"]:
+        for call in run.testbed.simulators.ledger(service, run.task_id)["calls"]:
             step, undo = call["key"].split(":")[1], call["undo"]
             keys.setdefault((step, undo), set()).add(call["key"])
             end = finished.get((step, undo))

@@ -150,7 +150,7 @@ async def record_lost(run: CaseRun) -> None:
     await run.all_fired()
 
     async def told() -> bool:  # once an hour, of whichever task
-        return "record_missing" in {a.kind for a in await run.world.reads.alerts()}
+        return "record_missing" in {a.kind for a in await run.testbed.reads.alerts()}
 
     await eventually(told)
     await run.put_back(record)

@@ -33,7 +33,7 @@ from chaos.matrix.scenarios import SCENARIOS
 from chaos.planted.bug import CHAOS, Bug
 from chaos.planted.bugs import NOTHING, named
 from chaos.planted.patches import Behaviour, put_in
-from chaos.world import World
+from chaos.testbed import Testbed
 
 REPORT = "REPORT "
 """Before a line that is a report: Temporal's client prints lines of its own."""
@@ -56,7 +56,7 @@ class Bench:
     """A runner of the matrix, opened with `async with`, for one bug after the other."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._stack, self._played = folder, AsyncExitStack(), 0
+        self._folder, self._stack, self._cases_run = folder, AsyncExitStack(), 0
 
     async def __aenter__(self) -> Bench:
         async with AsyncExitStack() as stack:
@@ -70,35 +70,35 @@ class Bench:
 
     async def run(self, bug: Bug | None, names: Sequence[str]) -> list[str]:
         """What the matrix reports of these cases. A kill that did not come is reported as well."""
-        world, cases = self._runner.world, [case_named(name) for name in names]
+        testbed, cases = self._runner.testbed, [case_named(name) for name in names]
         report = Report(seed=0, cases=len(cases))
         with ExitStack() as stack:
             if bug:
                 stack.callback(put_in(bug.patches))  # this process submits, and sweeps
-                stack.enter_context(_disarmed(world, bug))
-                world._environment["PLANT"] = bug.name
-            await work_off(self._runner, report, lambda _: None, deque(enumerate(cases, self._played)))
-        self._played += len(cases)
+                stack.enter_context(_disarmed(testbed, bug))
+                testbed._environment["PLANT"] = bug.name
+            await work_off(self._runner, report, lambda _: None, deque(enumerate(cases, self._cases_run)))
+        self._cases_run += len(cases)
         await self._empty()
         return [*report.violations, *(f"{name}: every_kill_comes: nobody died" for name in report.unfired)]
 
     async def _empty(self) -> None:
         """Leave nothing of what was done, and nobody who has a bug."""
-        world = self._runner.world
-        world._environment.pop("PLANT", None)
-        await world.worker(0).kill()
-        with psycopg.connect(world.owner) as connection:
+        testbed = self._runner.testbed
+        testbed._environment.pop("PLANT", None)
+        await testbed.worker(0).kill()
+        with psycopg.connect(testbed.owner) as connection:
             connection.execute(_EMPTY)
-        with psycopg.connect(world.postgres.part.dsn("orders")) as connection:
+        with psycopg.connect(testbed.postgres.part.dsn("orders")) as connection:
             connection.execute("TRUNCATE business_record")
-        world.simulators.reset()
-        world.answers.clear()
+        testbed.simulators.reset()
+        testbed.answers.clear()
 
 
 @contextmanager
-def _disarmed(world: World, bug: Bug) -> Iterator[None]:
+def _disarmed(testbed: Testbed, bug: Bug) -> Iterator[None]:
     """The state store without what would refuse the bug."""
-    with psycopg.connect(world.owner, autocommit=True) as owner:
+    with psycopg.connect(testbed.owner, autocommit=True) as owner:
         for statement in bug.disarms[:1]:
             owner.execute(statement)
         yield
@@ -119,16 +119,16 @@ async def run_chaos(bug: Bug | None, seed: int) -> list[str]:
 
 
 def _given(bug: Bug) -> Callable[[], None]:
-    """Every process of the world that is made meanwhile is asked to have the bug."""
+    """Every process of the testbed that is made meanwhile is asked to have the bug."""
 
     def make(real: Any) -> Any:
-        async def _open(self: World, stack: AsyncExitStack) -> None:
+        async def _open(self: Testbed, stack: AsyncExitStack) -> None:
             self._variables = {**self._variables, "PLANT": bug.name}
             await real(self, stack)
 
         return _open
 
-    return put_in([Behaviour(World, "_open", make)])
+    return put_in([Behaviour(Testbed, "_open", make)])
 
 
 async def run(names: Sequence[str], seed: int) -> None:

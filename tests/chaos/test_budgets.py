@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.world import World
+from chaos.testbed import Testbed
 from runtime.roles import Role
 from testing.records import ORDER
 
@@ -30,29 +30,29 @@ async def test_failing_service_gets_no_more_calls_than_its_budget_whoever_dies(t
     ids = {
         f"{service}-{'undo' if undo else 'do'}-{n}": (service, undo) for service, undo in ALWAYS for n in range(EACH)
     }
-    async with World(tmp_path, workers=len(ROLES), seed=SEED, breaker_failures=10_000) as world:
-        await asyncio.gather(*(world.worker(n).start(ROLES=role) for n, role in enumerate(ROLES)))
+    async with Testbed(tmp_path, workers=len(ROLES), seed=SEED, breaker_failures=10_000) as testbed:
+        await asyncio.gather(*(testbed.worker(n).start(ROLES=role) for n, role in enumerate(ROLES)))
         for task_id, (service, undo) in ids.items():
-            world.simulators.fault(service, "error", match={"task_id": task_id, "undo": undo})
+            testbed.simulators.fault(service, "error", match={"task_id": task_id, "undo": undo})
             if undo:
-                world.simulators.fault("mail", "error", match={"task_id": task_id})  # so that it is undone
-            assert (await world.submit(ORDER, task_id)).verdict == "accepted"
-        settling = asyncio.create_task(world.settle(within_s=300))
+                testbed.simulators.fault("mail", "error", match={"task_id": task_id})  # so that it is undone
+            assert (await testbed.submit(ORDER, task_id)).verdict == "accepted"
+        settling = asyncio.create_task(testbed.settle(within_s=300))
         while not settling.done():
             n = draw.randrange(len(ROLES))
-            await world.worker(n).kill()
+            await testbed.worker(n).kill()
             killed[ROLES[n]] += 1
-            await world.worker(n).start(ready=False, ROLES=ROLES[n])
+            await testbed.worker(n).start(ready=False, ROLES=ROLES[n])
             await asyncio.wait([settling], timeout=draw.uniform(0.3, 2.5))
         await settling
         received, ends = {}, Counter[str]()
         for task_id, (service, undo) in ids.items():
-            page = await world.reads.page(task_id)
+            page = await testbed.reads.page(task_id)
             ends[page.task.state] += 1
             step = next(s for s in page.steps if s.service == service)
-            received[task_id] = world.simulators.calls(service, task_id, undo=undo)
+            received[task_id] = testbed.simulators.calls(service, task_id, undo=undo)
             assert 1 <= received[task_id] <= (step.undo_budget if undo else step.budget), task_id
-        violations = await world.audit()
+        violations = await testbed.audit()
     print(f"seed {SEED}: killed {dict(killed)}; ended {dict(ends)}; received {received}")
     assert violations == []
     assert {role for role in killed if killed[role] >= EACH} == set(ROLES)

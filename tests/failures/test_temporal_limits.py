@@ -11,7 +11,7 @@ import pytest
 from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError
 
-from chaos.world import LOWERED_LIMITS, MOST_SIGNALS
+from chaos.testbed import LOWERED_LIMITS, MOST_SIGNALS
 from definitions import registry
 from devstack.servers.temporal import EmbeddedTemporal
 from domain.search_attributes import SEARCH_ATTRIBUTES

@@ -88,7 +88,7 @@ class Twice:
         return await self._database.rows(statement, params)
 
 
-class Reality:
+class StoreUnderTest:
     """The writers, by the names and terms that the model gives them."""
 
     def __init__(self, bench: StoreBench, task_id: str, definition: Definition) -> None:
@@ -98,7 +98,7 @@ class Reality:
         self._recoveries: dict[Decision, Recovery] = {}
         self._through(bench.database, bench.supervision)
 
-    def through(self, state: Any, supervisor: Any) -> Reality:
+    def through(self, state: Any, supervisor: Any) -> StoreUnderTest:
         """The same task, written through other connections."""
         twin = copy(self)
         twin._through(state, Supervision(supervisor))

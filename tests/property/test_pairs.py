@@ -30,7 +30,7 @@ from tests.property.draws import next_of_run
 from tests.property.model import Write
 from tests.property.model.rows import Answer
 from tests.property.model.task import Task
-from tests.property.system import LONG, Reality
+from tests.property.system import LONG, StoreUnderTest
 
 GATE = """
 CREATE FUNCTION stop_first() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -45,7 +45,7 @@ PASS_OVER = ("claim", "recover", "let_go")
 """Writes that take many rows, and leave out those that somebody has locked."""
 
 
-class Place:
+class TwoSessions:
     """The state store with two ways in, of which the first can be stopped in the middle of a transaction."""
 
     def __init__(self, bench: StoreBench, first: tuple[Database, Database], second: tuple[Database, Database]) -> None:
@@ -68,7 +68,7 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-async def place(templates: EmbeddedPostgres) -> AsyncIterator[Place]:
+async def sessions(templates: EmbeddedPostgres) -> AsyncIterator[TwoSessions]:
     """The state store on databases of this file."""
     with Databases(templates) as databases:
         with psycopg.connect(databases.owner) as owner:
@@ -82,20 +82,20 @@ async def place(templates: EmbeddedPostgres) -> AsyncIterator[Place]:
             ]
             for way in ways:
                 await stack.enter_async_context(way)
-            yield Place(bench, (ways[0], ways[1]), (ways[2], ways[3]))
+            yield TwoSessions(bench, (ways[0], ways[1]), (ways[2], ways[3]))
 
 
-class Scene:
+class ModelledTask:
     """A task on both sides, brought into some state."""
 
-    def __init__(self, place: Place, definition: Definition) -> None:
+    def __init__(self, sessions: TwoSessions, definition: Definition) -> None:
         self.task = Task(f"t-{uuid4().hex[:12]}", definition)
-        self.real = Reality(place.bench, self.task.task_id, definition)
-        place.bench.owner("DELETE FROM service")
+        self.real = StoreUnderTest(sessions.bench, self.task.task_id, definition)
+        sessions.bench.owner("DELETE FROM service")
         self.hold: Hold | None = None
         self.decision = None
 
-    async def play(self, script: str) -> Scene:
+    async def follow(self, script: str) -> ModelledTask:
         """Do what the script says, word by word."""
         await self.real.admit()
         for word in script.split():
@@ -154,13 +154,13 @@ def _boundary(task: Task, hold: Hold, done: str) -> dict[str, Any]:
     return {"hold": hold, "done": done, "result": {"n": 2}, "calls": 0, "begin": then.name if then else None}
 
 
-def _on(scene: Scene) -> Write:
-    assert scene.hold
-    return next_of_run(scene.task, scene.hold)
+def _on(modelled: ModelledTask) -> Write:
+    assert modelled.hold
+    return next_of_run(modelled.task, modelled.hold)
 
 
-def _by_hold(name: str, **terms: Any) -> Callable[[Scene], Write]:
-    return lambda scene: Write(name, {"hold": scene.hold, **terms})
+def _by_hold(name: str, **terms: Any) -> Callable[[ModelledTask], Write]:
+    return lambda modelled: Write(name, {"hold": modelled.hold, **terms})
 
 
 def _needed(task: Task) -> str:
@@ -169,7 +169,7 @@ def _needed(task: Task) -> str:
     return (step.undo.action if step.undo and task.state is TaskState.COMPENSATING else step.action).partition(".")[0]
 
 
-SCRIPT: dict[str, Callable[[Scene], Write]] = {
+SCRIPT: dict[str, Callable[[ModelledTask], Write]] = {
     "record": lambda _: Write("write_record", {}),
     "submit": lambda _: Write("submit", {"same": True}),
     "claim": lambda _: Write("claim", {}),
@@ -177,14 +177,14 @@ SCRIPT: dict[str, Callable[[Scene], Write]] = {
     "address": _by_hold("advance", begin="address"),
     "disk": _by_hold("advance", begin="disk"),
     "wait": _by_hold("release", step=None, sent=None, delay_s=LONG.total_seconds()),
-    "break": lambda scene: Write("breaker", {"service": _needed(scene.task), "is_open": True}),
-    "time": lambda scene: Write("time_passes", {"steps": scene.task.at_work}),
-    "give_up": lambda scene: Write("give_up", {"hold": scene.hold, "step": scene.task.at_work[0]}),
-    "fail": lambda scene: Write(
-        "fail", {"hold": scene.hold, "step": scene.task.at_work[0], "unknown": False, "then": "error"}
+    "break": lambda modelled: Write("breaker", {"service": _needed(modelled.task), "is_open": True}),
+    "time": lambda modelled: Write("time_passes", {"steps": modelled.task.at_work}),
+    "give_up": lambda modelled: Write("give_up", {"hold": modelled.hold, "step": modelled.task.at_work[0]}),
+    "fail": lambda modelled: Write(
+        "fail", {"hold": modelled.hold, "step": modelled.task.at_work[0], "unknown": False, "then": "error"}
     ),
     "undo": lambda _: Write("request_undo", {"holder": None, "definition": None}),
-    "undo_fail": lambda scene: Write("undo_fail", {"hold": scene.hold, "step": scene.task.at_work[0]}),
+    "undo_fail": lambda modelled: Write("undo_fail", {"hold": modelled.hold, "step": modelled.task.at_work[0]}),
 }
 
 
@@ -231,35 +231,35 @@ def after(task: Task, *writes: Write) -> tuple[Task, list[Answer]]:
     return task, [write.on(task) for write in writes]
 
 
-async def meet(place: Place, scene: Scene, one: Write, other: Write) -> list[Answer]:
+async def meet(sessions: TwoSessions, modelled: ModelledTask, one: Write, other: Write) -> list[Answer]:
     """Let the other arrive while the one is in the middle of its transaction."""
-    first, second = scene.real.through(*place.first), scene.real.through(*place.second)
-    with place.closed_gate():
+    first, second = modelled.real.through(*sessions.first), modelled.real.through(*sessions.second)
+    with sessions.closed_gate():
         works = [asyncio.create_task(first.do(one))]
-        await place.stops("first", works[0])
+        await sessions.stops("first", works[0])
         works.append(asyncio.create_task(second.do(other)))
-        await place.stops("second", works[1])
+        await sessions.stops("second", works[1])
     return list(await asyncio.gather(*works))
 
 
 @pytest.mark.failure(16, 36)
 @pytest.mark.demand("B2", "B11", "D5")
 @pytest.mark.parametrize("start", STARTS, ids=lambda start: start.name)
-async def test_two_writes_at_once_equal_one_behind_the_other(place: Place, start: Start) -> None:
-    model = await Scene(place, start.definition).play(start.script)
+async def test_two_writes_at_once_equal_one_behind_the_other(sessions: TwoSessions, start: Start) -> None:
+    model = await ModelledTask(sessions, start.definition).follow(start.script)
     names = model.contenders()
     events = len(model.task.events)
     winners = [name for name, write in names.items() if len(after(model.task, write)[0].events) > events]
     for one, other in product(winners, names):
-        scene = await Scene(place, start.definition).play(start.script)
-        first, second = scene.contenders()[one], scene.contenders()[other]
-        changed, told = after(scene.task, *([first] if second.name in PASS_OVER else [first, second]))
+        modelled = await ModelledTask(sessions, start.definition).follow(start.script)
+        first, second = modelled.contenders()[one], modelled.contenders()[other]
+        changed, told = after(modelled.task, *([first] if second.name in PASS_OVER else [first, second]))
         wanted = [*told, Answer("nothing")][:2]
-        heard = await meet(place, scene, first, second)
+        heard = await meet(sessions, modelled, first, second)
         if one == "claim":  # reads back what it has claimed, which the other may have moved by then
             wanted[0] = heard[0]
         assert (one, other, heard) == (one, other, wanted)
-        got, want = scene.real.picture(), changed.picture()
+        got, want = modelled.real.picture(), changed.picture()
         assert (one, other, {k: v for k, v in got.items() if v != want[k]}) == (
             one,
             other,
@@ -268,6 +268,6 @@ async def test_two_writes_at_once_equal_one_behind_the_other(place: Place, start
 
 
 @pytest.fixture(autouse=True)
-def _empty(place: Place) -> Iterator[None]:
+def _empty(sessions: TwoSessions) -> Iterator[None]:
     yield
-    place.bench.empty()
+    sessions.bench.empty()

@@ -39,7 +39,7 @@ from tests.property.model import Write
 from tests.property.model.rows import Answer
 from tests.property.model.supervisor import Decision, decide
 from tests.property.model.task import Task
-from tests.property.system import Reality, Twice
+from tests.property.system import StoreUnderTest, Twice
 
 T = TypeVar("T")
 PROFILES = {
@@ -98,7 +98,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _turn_to(self, task: Task) -> None:
         self.task = task
-        self.real = Reality(self.setting.bench, task.task_id, task.definition)
+        self.real = StoreUnderTest(self.setting.bench, task.task_id, task.definition)
         self.twice = self.real.through(*self.setting.twice)
         self.holds: dict[str, Hold] = {}
         self.past: list[Write] = []

@@ -74,15 +74,15 @@ _WORDS: dict[type, Literal["accepted", "conflict", "refused", "unreachable"]] = 
 }
 
 
-class World:
+class Testbed:
     """Use it with `async with`.
 
     Args:
         folder: For data, logs and sockets. workers: How many, each with `roles`.
         proxied: Whether the workers go through the proxies. seed: Of the proxies' draws.
         cluster: Whether Temporal is a cluster of processes on PostgreSQL, as in production.
-        fork_server: Forks the workers; the world's own if None.
-        variables: Further variables of every worker. settings: Over those of the world, which is impatient.
+        fork_server: Forks the workers; the testbed's own if None.
+        variables: Further variables of every worker. settings: Over those of the testbed, which is impatient.
 
     Attributes:
         settings: Of a worker. direct: Of the run itself, past the proxies; owner: the state store, as its owner.
@@ -110,7 +110,7 @@ class World:
         self.answers: list[SubmissionReply] = []
         self.proxies: dict[str, Proxy] = {}
 
-    async def __aenter__(self) -> World:
+    async def __aenter__(self) -> Testbed:
         async with AsyncExitStack() as stack:
             await self._open(stack)
             self._stack = stack.pop_all()
@@ -202,7 +202,7 @@ class World:
     async def submit(
         self, record: Json, task_id: str, definition: str = "order", known: Registry | None = None
     ) -> SubmissionReply:
-        """Submit, and note what was answered. `known`: the definitions that the submitter has, if not the world's."""
+        """Submit, and note what was answered. `known`: the definitions that the submitter has, if not the testbed's."""
         submission, said = Submission(task_id=task_id, definition=definition, record=record), None
         with suppress(Unreachable):
             said = await replace(self.stores, registry=known or registry()).desk.submit(submission)
