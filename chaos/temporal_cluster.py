@@ -1,7 +1,8 @@
 """A real Temporal cluster on PostgreSQL, each of its services a process of its own, as in production.
 
 It needs `temporal-server` and `temporal-sql-tool` on the PATH. Schema and namespace are made by the scripts that the
-containers run; the services read the same environment variables as Temporal's own image.
+containers run; the services read the same environment variables as Temporal's own image. Clients need a certificate
+and an API key.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from random import randrange
 import psycopg
 
 from chaos.processes import Server
+from chaos.temporal_access import Access
 from devstack.processes.managed import ManagedProcess
 from devstack.processes.ports import LOOPBACK, free_port
 from devstack.processes.records import EmbeddedServerError
@@ -34,6 +36,7 @@ _SECOND = "127.0.0.2"
 
 _MEMBERS = {
     "temporal frontend": ("frontend", LOOPBACK),
+    "temporal internal frontend": ("internal-frontend", LOOPBACK),
     "temporal history": ("history", LOOPBACK),
     "temporal history 2": ("history", _SECOND),
     "temporal matching": ("matching", LOOPBACK),
@@ -50,7 +53,7 @@ def lacking() -> list[str]:
 
 
 class TemporalCluster:
-    """Five processes with their databases in a PostgreSQL that runs.
+    """Six processes with their databases in a PostgreSQL that runs.
 
     Args:
         folder: For logs, pid files and configuration.
@@ -64,11 +67,13 @@ class TemporalCluster:
         if missing := lacking():
             raise EmbeddedServerError(f"a Temporal cluster needs {' and '.join(missing)} on the PATH")
         self._folder, self._postgres, self._dynamic_config = folder, postgres, dynamic_config
-        services = sorted({service.upper() for service, _ in _MEMBERS.values()})
+        services = sorted({_variable(service) for service, _ in _MEMBERS.values()})
         self._ports = {f"{service}_GRPC_PORT": free_port() for service in services}
         self._ports |= {f"{service}_MEMBERSHIP_PORT": _small_port() for service in services}
-        self._ports["FRONTEND_HTTP_PORT"] = free_port()
+        self._ports |= {name: free_port() for name in ("FRONTEND_HTTP_PORT", "INTERNAL_FRONTEND_HTTP_PORT")}
         self.port = self._ports["FRONTEND_GRPC_PORT"]
+        folder.mkdir(parents=True)
+        self._access = Access(folder, LOOPBACK, _SECOND)
         self._members = [self._member(*named) for named in _MEMBERS.items()]
 
     async def start(self, stack: AsyncExitStack) -> tuple[Server[ManagedProcess], ...]:
@@ -83,11 +88,15 @@ class TemporalCluster:
         await asyncio.to_thread(self._prepare)
         await asyncio.gather(*(server.start() for server in servers))
         where = {"TEMPORAL_ADDRESS": f"{LOOPBACK}:{self.port}", "TEMPORAL_NAMESPACE": "default"}
-        await asyncio.to_thread(self._run, "namespace.sh", where)
+        await asyncio.to_thread(self._run, "namespace.sh", {**where, **self._access.of_client("temporal-system:admin")})
         return servers
 
+    @property
+    def of_client(self) -> Mapping[str, str]:
+        """Variables of a client that may do what an application does."""
+        return self._access.of_client("default:write")
+
     def _prepare(self) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
         config = [f"{key}:\n  - value: {value}\n" for key, value in self._dynamic_config.items()]
         (self._folder / "dynamicconfig.yaml").write_text("".join(config))
         with psycopg.connect(self._postgres.dsn("postgres"), autocommit=True) as connection:
@@ -107,7 +116,7 @@ class TemporalCluster:
             {**environment, "TEMPORAL_BROADCAST_ADDRESS": address},
             file.with_suffix(".log"),
             file.with_suffix(".pid"),
-            ready=partial(_answers, address, self._ports[f"{service.upper()}_GRPC_PORT"]),
+            ready=partial(_answers, address, self._ports[f"{_variable(service)}_GRPC_PORT"]),
         )
 
     def _environment(self) -> dict[str, str]:
@@ -121,6 +130,7 @@ class TemporalCluster:
             **_DATABASES,
             "NUM_HISTORY_SHARDS": "16",
             "DYNAMIC_CONFIG_FILE_PATH": str(self._folder / "dynamicconfig.yaml"),
+            **self._access.of_member,
             **{name: str(port) for name, port in self._ports.items()},
         }
 
@@ -144,6 +154,11 @@ def _small_port() -> int:
     while (port := free_port(randrange(20_000, 1 << 15))) >= 1 << 15:  # noqa: S311 (no secret)
         pass
     return port
+
+
+def _variable(service: str) -> str:
+    """A service's name as its variables begin."""
+    return service.replace("-", "_").upper()
 
 
 def _answers(address: str, port: int) -> bool:

@@ -19,6 +19,7 @@ from typing import Any, Literal
 import psutil  # type: ignore[import-untyped]
 import psycopg
 from temporalio.client import Client
+from temporalio.envconfig import ClientConfig
 
 from audit.checks import Violation
 from audit.evidence import Call, Ledger, Ledgers, SubmissionReplies, SubmissionReply
@@ -86,7 +87,7 @@ class Testbed:
 
     Attributes:
         settings: Of a worker. direct: Of the run itself, past the proxies; owner: the state store, as its owner.
-        answers: What submitters were told.
+        to_temporal: Variables of a client, past the proxies. answers: What submitters were told.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Testbed:
     ) -> None:
         self.folder, self._count, self.roles = folder, workers, roles
         self._fork_server = fork_server or ForkServer()
+        self._temporal_access: Mapping[str, str] = {}
         self._proxied, self._cluster, self._forks_alone = proxied, cluster, fork_server is None
         self._seed, self._variables, self._settings = seed, variables, settings
         self._stack = AsyncExitStack()
@@ -139,12 +141,15 @@ class Testbed:
         for definition in registry():
             await self.stores.admission.publish(definition)
         self.reads: Reads = await stack.enter_async_context(open_reads(self.direct.database_url.get_secret_value()))
-        self.client = await Client.connect(f"{LOOPBACK}:{self._ports()['temporal']}", plugins=[new_plugin()])
+        self.to_temporal = {"TEMPORAL_ADDRESS": f"{LOOPBACK}:{self._ports()['temporal']}", **self._temporal_access}
+        config = ClientConfig.load_client_connect_config(disable_file=True, override_env_vars=self.to_temporal)
+        self.client = await Client.connect(**config, plugins=[new_plugin()])
         if self._forks_alone:
             await stack.enter_async_context(self._fork_server)
         self._environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("SAS_", "TEMPORAL_"))},
             **environment(self.settings),
+            **self.to_temporal,
             "TEMPORAL_ADDRESS": f"{LOOPBACK}:{ports['temporal']}",
             "ROLES": ",".join(self.roles),
             **self._variables,
@@ -167,7 +172,8 @@ class Testbed:
         if self._cluster:
             await beside
             cluster = TemporalCluster(self.folder / "temporal", postgres, LOWERED_LIMITS)
-            self.temporal, self._temporal_port = await cluster.start(stack), cluster.port
+            self.temporal = await cluster.start(stack)
+            self._temporal_port, self._temporal_access = cluster.port, cluster.of_client
         else:
             temporal = EmbeddedTemporal(
                 self.folder, ui_port=0, search_attributes=SEARCH_ATTRIBUTES, dynamic_config=LOWERED_LIMITS

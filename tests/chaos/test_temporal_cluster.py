@@ -10,6 +10,8 @@ import pytest
 
 from chaos.temporal_cluster import lacking
 from chaos.testbed import Testbed
+from domain.faults import Unreachable
+from runtime.temporal import check_namespace, connect
 from testing.records import ORDER
 
 needs_cluster = pytest.mark.skipif(bool(lacking()), reason=f"not on the PATH: {', '.join(lacking())}")
@@ -19,8 +21,11 @@ ORDERS = 6
 @needs_cluster
 @pytest.mark.demand("H7", "H9")
 @pytest.mark.timeout(600)
-async def test_orders_settle_while_each_process_of_a_cluster_is_killed(tmp_path: Path) -> None:
+async def test_orders_settle_while_each_process_of_a_cluster_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with Testbed(tmp_path, cluster=True) as testbed:
+        await only_whoever_has_both_gets_in(testbed, monkeypatch)
         await testbed.worker(0).start()
         for member in testbed.temporal:
             ids = [f"o-{uuid4().hex[:12]}" for _ in range(ORDERS)]
@@ -28,3 +33,19 @@ async def test_orders_settle_while_each_process_of_a_cluster_is_killed(tmp_path:
             await member.restart()
             await testbed.settle(120, ids)
         assert await testbed.audit() == []
+
+
+async def only_whoever_has_both_gets_in(testbed: Testbed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client certificate and the API key."""
+    for name, value in testbed.to_temporal.items():
+        monkeypatch.setenv(name, value)
+    await check_namespace(await connect())
+    with monkeypatch.context() as without:
+        without.delenv("TEMPORAL_API_KEY")
+        with pytest.raises(Unreachable, match="Request unauthorized"):
+            await check_namespace(await connect())
+    with monkeypatch.context() as without:
+        without.delenv("TEMPORAL_TLS_CLIENT_CERT_PATH")
+        without.delenv("TEMPORAL_TLS_CLIENT_KEY_PATH")
+        with pytest.raises(Unreachable, match="Temporal at 127"):
+            await check_namespace(await connect())
