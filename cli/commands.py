@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from domain.faults import UsageError
-from domain.packages import NAMESPACE
+from domain.namespace import NAMESPACE
 
 FROM_START_TO_END = {
     "up": "devstack.up:up",

@@ -15,7 +15,7 @@ from cli.commands import version
 from cli.output import print_note
 from domain.faults import Conflict, UsageError
 from domain.ids import NAME
-from domain.packages import NAMESPACE
+from domain.namespace import NAMESPACE
 
 _TEMPLATES = Path(__file__).with_name("templates")
 _FILES = {

@@ -12,9 +12,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from domain.faults import UsageError
 
-NAMESPACE = __name__.removesuffix("domain.packages")
-"""What stands before the names of our own packages: nothing in a checkout, `sas.` where the wheel is installed."""
-
 SAMPLES = "SAS_SAMPLES"
 
 

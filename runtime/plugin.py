@@ -10,7 +10,7 @@ from temporalio.converter import DefaultFailureConverter, PayloadConverter
 from temporalio.plugin import SimplePlugin
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from domain.packages import NAMESPACE
+from domain.namespace import NAMESPACE
 from domain.redaction import redact
 
 _OURS = [NAMESPACE + name for name in ("activities", "domain", "definitions", "store", "supervisor", "workflows")]

@@ -1,6 +1,7 @@
 """Rows as people and tools read them: plain values, by the names of the columns that are read.
 
-The migrations say what the tables are, and a test holds these to them.
+The migrations say what the tables are. SQLModel's classes are made of these, in `tables.py`, so that a command that
+only looks starts without it.
 """
 
 from __future__ import annotations
@@ -190,3 +191,44 @@ class ServiceEvent(Row):
     reason: str | None
     request: str | None
     at: datetime
+
+
+class Presence(Row):
+    """A worker that has a definition, and when it last said so."""
+
+    table = "presence"
+
+    name: str
+    version: int
+    worker: str
+    seen_at: datetime
+
+
+class Inbox(Row):
+    """An answer that came later."""
+
+    table = "inbox"
+
+    key: str
+    response_id: str
+    body: Json
+    received_at: datetime
+
+
+class Sweep(Row):
+    """A sweep of the Supervisor, and until when supervision or the store was out before it."""
+
+    table = "sweep"
+
+    id: int
+    outage_until: datetime | None
+
+
+class BusinessRecord(Row):
+    """The business details of a task, in the orders database; `outcome` closes it."""
+
+    table = "business_record"
+
+    task_id: str
+    digest: str
+    outcome: str | None

@@ -15,7 +15,7 @@ from devstack.processes.managed import ManagedProcess
 from devstack.processes.records import EmbeddedServerError
 from devstack.stack.environment import Addresses, worker_environment
 from devstack.stack.readiness import answers, polls
-from domain.packages import NAMESPACE
+from domain.namespace import NAMESPACE
 from runtime.deployment import deployment_of
 from runtime.shell import plain_environment, python_path
 

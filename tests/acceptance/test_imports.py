@@ -14,7 +14,7 @@ from testing import ROOT
 from testing.bench import Bench
 from testing.settings import environment
 
-HEAVY = {"temporalio", "sqlalchemy", "alembic", "fastapi", "uvicorn", "httpx", "structlog", "psutil"}
+HEAVY = {"temporalio", "sqlmodel", "sqlalchemy", "alembic", "fastapi", "uvicorn", "httpx", "structlog", "psutil"}
 TO_LOOK = {"pydantic", "psycopg", "rich"}
 PROBE = """
 import sys, time

@@ -13,6 +13,7 @@ import pytest
 
 from domain.ids import TASK_ID
 from domain.states import EventKind, ServiceEventKind, StepState, TaskState, UndoState
+from store import tables
 from store.rows import Row
 from testing.databases import Databases
 
@@ -26,6 +27,7 @@ TYPES = {
     dict: {"jsonb"},
     list: {"ARRAY"},
 }
+ORDERS = "business_record"
 KNOWN = {
     "task_state_is_known": TaskState,
     "step_state_is_known": StepState,
@@ -37,12 +39,20 @@ KNOWN = {
 
 @pytest.mark.parametrize("row", Row.__subclasses__(), ids=lambda row: row.__name__)
 def test_row_has_columns_of_its_table_by_their_types(databases: Databases, row: type[Row]) -> None:
-    columns = {c[0]: c[1:] for c in asked(databases.owner, COLUMNS, row.table)}
+    columns = {c[0]: c[1:] for c in asked(dsn_of(databases, row), COLUMNS, row.table)}
     for name, field in row.model_fields.items():
         kind, is_nullable = columns[name]
         held, optional = held_by(field.annotation)
         assert kind in TYPES.get(held, TEXT), name
         assert is_nullable == ("YES" if optional else "NO"), name
+
+
+@pytest.mark.parametrize("row", Row.__subclasses__(), ids=lambda row: row.__name__)
+def test_table_class_has_the_columns_and_the_key_of_its_table(databases: Databases, row: type[Row]) -> None:
+    table = getattr(tables, row.__name__).__table__
+    assert table.name == row.table
+    assert table.columns.keys() == list(row.model_fields)
+    assert [c.name for c in table.primary_key] == [c for (c,) in asked(dsn_of(databases, row), KEY, row.table)]
 
 
 @pytest.mark.parametrize("rule", KNOWN)
@@ -63,6 +73,11 @@ def test_every_instant_is_finite(databases: Databases) -> None:
 
 
 COLUMNS = "SELECT column_name, data_type, is_nullable FROM information_schema.columns WHERE table_name = %s"
+KEY = (
+    "SELECT a.attname FROM pg_index AS i CROSS JOIN unnest(i.indkey) WITH ORDINALITY AS k (number, place)"
+    " INNER JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.number"
+    " WHERE i.indisprimary AND i.indrelid = %s::regclass ORDER BY k.place"
+)
 INSTANTS = (
     "SELECT table_name, column_name FROM information_schema.columns"
     " WHERE table_schema = 'public' AND data_type = 'timestamp with time zone'"
@@ -74,6 +89,11 @@ def definition_of(databases: Databases, rule: str) -> str:
     """A constraint of the state store, as PostgreSQL describes it."""
     found = "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = %s"
     return str(asked(databases.owner, found, rule)[0][0])
+
+
+def dsn_of(databases: Databases, row: type[Row]) -> str:
+    """The database that has the table."""
+    return databases.orders_owner if row.table == ORDERS else databases.owner
 
 
 def asked(dsn: str, statement: str, *params: str) -> list[tuple[Any, ...]]:
