@@ -8,10 +8,11 @@ from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from pathlib import Path
 
-import trustme
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.hashes import SHA256
+
+from testing.certificates import Authority
 
 _NAME = "localhost"
 _KEY_ID = "chaos"
@@ -22,42 +23,37 @@ class Access:
     """A certificate authority, one certificate for the members and one for clients, and a key that signs API keys.
 
     Args:
-        folder: Takes all of it, as files. addresses: Of the members.
+        folder: Takes all of it, as files. addresses: Further ones of the members.
     """
 
     def __init__(self, folder: Path, *addresses: str) -> None:
-        self._folder = folder
-        authority = trustme.CA()
-        authority.cert_pem.write_to_path(self._file("ca.pem"))
-        for who, issued in (
-            ("member", authority.issue_cert(_NAME, *addresses)),
-            ("client", authority.issue_cert("sas")),
-        ):
-            issued.cert_chain_pems[0].write_to_path(self._file(f"{who}.pem"))
-            issued.private_key_pem.write_to_path(self._file(f"{who}.key"))
+        self._keys = folder / "keys.json"
+        authority = Authority(folder)
+        self._ca, self._member = str(authority.certificate), authority.issue("member", *addresses)
+        self._client = authority.issue("client")
         self._signer = generate_private_key(public_exponent=65537, key_size=2048)
         numbers = self._signer.public_key().public_numbers()
         public = {"kty": "RSA", "use": "sig", "alg": "RS256", "kid": _KEY_ID}
         public |= {
             name: _encoded(n.to_bytes((n.bit_length() + 7) // 8)) for name, n in (("n", numbers.n), ("e", numbers.e))
         }
-        Path(self._file("keys.json")).write_text(json.dumps({"keys": [public]}))
+        self._keys.write_text(json.dumps({"keys": [public]}))
 
     @property
     def of_member(self) -> Mapping[str, str]:
         """Variables of the server's own configuration."""
         return {
             "TEMPORAL_TLS_REQUIRE_CLIENT_AUTH": "true",
-            "TEMPORAL_TLS_SERVER_CA_CERT": self._file("ca.pem"),
-            "TEMPORAL_TLS_SERVER_CERT": self._file("member.pem"),
-            "TEMPORAL_TLS_SERVER_KEY": self._file("member.key"),
+            "TEMPORAL_TLS_SERVER_CA_CERT": self._ca,
+            "TEMPORAL_TLS_SERVER_CERT": str(self._member.certificate),
+            "TEMPORAL_TLS_SERVER_KEY": str(self._member.key),
             "TEMPORAL_TLS_INTERNODE_SERVER_NAME": _NAME,
-            "TEMPORAL_TLS_FRONTEND_CERT": self._file("member.pem"),
-            "TEMPORAL_TLS_FRONTEND_KEY": self._file("member.key"),
+            "TEMPORAL_TLS_FRONTEND_CERT": str(self._member.certificate),
+            "TEMPORAL_TLS_FRONTEND_KEY": str(self._member.key),
             "TEMPORAL_TLS_FRONTEND_SERVER_NAME": _NAME,
-            "TEMPORAL_TLS_CLIENT1_CA_CERT": self._file("ca.pem"),
-            "TEMPORAL_TLS_CLIENT2_CA_CERT": self._file("ca.pem"),
-            "TEMPORAL_JWT_KEY_SOURCE1": f"file://{self._file('keys.json')}",
+            "TEMPORAL_TLS_CLIENT1_CA_CERT": self._ca,
+            "TEMPORAL_TLS_CLIENT2_CA_CERT": self._ca,
+            "TEMPORAL_JWT_KEY_SOURCE1": f"file://{self._keys}",
             "TEMPORAL_AUTH_AUTHORIZER": "default",
             "TEMPORAL_AUTH_CLAIM_MAPPER": "default",
             "USE_INTERNAL_FRONTEND": "true",  # the cluster's own workers have no API key
@@ -67,9 +63,9 @@ class Access:
         """Variables of a client with these permissions, each as `namespace:role`."""
         return {
             "TEMPORAL_TLS": "true",
-            "TEMPORAL_TLS_SERVER_CA_CERT_PATH": self._file("ca.pem"),
-            "TEMPORAL_TLS_CLIENT_CERT_PATH": self._file("client.pem"),
-            "TEMPORAL_TLS_CLIENT_KEY_PATH": self._file("client.key"),
+            "TEMPORAL_TLS_SERVER_CA_CERT_PATH": self._ca,
+            "TEMPORAL_TLS_CLIENT_CERT_PATH": str(self._client.certificate),
+            "TEMPORAL_TLS_CLIENT_KEY_PATH": str(self._client.key),
             "TEMPORAL_TLS_SERVER_NAME": _NAME,
             "TEMPORAL_API_KEY": self._signed(
                 {"sub": "sas", "permissions": permissions, "exp": int(time.time()) + _HOURS * 3600}
@@ -80,9 +76,6 @@ class Access:
         head = {"alg": "RS256", "typ": "JWT", "kid": _KEY_ID}
         text = ".".join(_encoded(json.dumps(part).encode()) for part in (head, claims))
         return f"{text}.{_encoded(self._signer.sign(text.encode(), PKCS1v15(), SHA256()))}"
-
-    def _file(self, name: str) -> str:
-        return str(self._folder / name)
 
 
 def _encoded(data: bytes) -> str:

@@ -73,7 +73,7 @@ class TemporalCluster:
         self._ports |= {name: free_port() for name in ("FRONTEND_HTTP_PORT", "INTERNAL_FRONTEND_HTTP_PORT")}
         self.port = self._ports["FRONTEND_GRPC_PORT"]
         folder.mkdir(parents=True)
-        self._access = Access(folder, LOOPBACK, _SECOND)
+        self._access = Access(folder, _SECOND)
         self._members = [self._member(*named) for named in _MEMBERS.items()]
 
     async def start(self, stack: AsyncExitStack) -> tuple[Server[ManagedProcess], ...]:

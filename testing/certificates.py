@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+
+import trustme
 
 
 @dataclass(frozen=True)
@@ -16,26 +17,17 @@ class Certificate:
 
 
 class Authority:
-    """A certificate authority in a folder; `openssl` does the work."""
+    """A certificate authority in a folder. `certificate`: what a client trusts."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._own = self._request("authority", "-x509", "-days", "2", "-subj", "/CN=A private authority")
+        self._folder, self._authority = folder, trustme.CA()
+        self.certificate = folder / "authority.pem"
+        self._authority.cert_pem.write_to_path(str(self.certificate))
 
-    @property
-    def certificate(self) -> Path:
-        """What a client trusts."""
-        return self._own.certificate
-
-    def issue(self, name: str) -> Certificate:
-        """A certificate for `localhost` of that common name; issued again, it is another one."""
-        signed = ("-CA", str(self._own.certificate), "-CAkey", str(self._own.key))
-        more = ("-days", "2", "-subj", f"/CN={name}", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1")
-        return self._request(name, "-x509", *signed, *more)
-
-    def _request(self, name: str, *options: str) -> Certificate:
+    def issue(self, name: str, *addresses: str) -> Certificate:
+        """A certificate for `localhost`, 127.0.0.1 and further addresses, of that common name; each time another."""
+        issued = self._authority.issue_cert("localhost", "127.0.0.1", *addresses, common_name=name)
         found = Certificate(self._folder / f"{name}.pem", self._folder / f"{name}.key")
-        key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", str(found.key))
-        command = ["openssl", "req", *key, "-out", str(found.certificate), *options]
-        subprocess.run(command, check=True, capture_output=True)
+        issued.cert_chain_pems[0].write_to_path(str(found.certificate))
+        issued.private_key_pem.write_to_path(str(found.key))
         return found
