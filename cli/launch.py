@@ -60,7 +60,7 @@ async def _start_all(
     give_up_at = monotonic() + patience_s
     while True:
         started |= {s.task_id: s for s in await dispatcher.start_only(left)}
-        tasks = await reads.tasks(ids=left, limit=len(left))
+        tasks = await reads.tasks(left)
         still = [t.task_id for t in tasks if t.task_id not in started and _is_free(t)]
         if len(still) < len(left):
             give_up_at = monotonic() + patience_s
@@ -72,7 +72,7 @@ async def _start_all(
 
 
 async def _not_started(reads: Reads, task_ids: Sequence[str]) -> list[str]:
-    return [t.task_id for t in await reads.tasks(ids=task_ids, limit=len(task_ids)) if _is_free(t)]
+    return [t.task_id for t in await reads.tasks(task_ids) if _is_free(t)]
 
 
 def _is_free(task: Task) -> bool:

@@ -41,7 +41,7 @@ async def _list(
     states: frozenset[TaskState], definition: str | None, undo: bool, limit: int, output: Format
 ) -> ExitCode:
     async with reading(find_settings()) as reads:
-        tasks = await reads.tasks(states=states, definition=definition, limit=limit)
+        tasks = await reads.newest_tasks(states=states, definition=definition, limit=limit)
         logs = await reads.undo_logs([t.task_id for t in tasks]) if undo else []
     if output is Format.JSON:
         print_json([task_json(t) | (_undo_of(t, logs) if undo else {}) for t in tasks])

@@ -95,7 +95,7 @@ class Batch:
 
     async def tasks(self) -> Sequence[Task]:
         """The tasks that were taken, as they are now."""
-        return await self._reads.tasks(ids=self.ids, limit=len(self.ids)) if self.ids else []
+        return await self._reads.tasks(self.ids) if self.ids else []
 
     async def locate(self, runs: Mapping[str, str | None]) -> None:
         """Add each task's state, and its current or last attempt. `runs`: run ids that are known here."""

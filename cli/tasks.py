@@ -9,12 +9,10 @@ from rich.text import Text
 
 from cli.output import compact
 from cli.screen import coloured, table
-from domain.faults import NotFound
 from domain.messages import Json
 from domain.states import UndoState
 from operators.times import instant
 from operators.undo_log import OUTCOMES, by_whom
-from store.reads import Reads
 from store.rows import Compensation, Task
 
 _STYLES = {
@@ -25,24 +23,6 @@ _STYLES = {
     UndoState.CLOSED_BY_HAND: "yellow",
 }
 _BY_PERSON = (UndoState.SKIPPED, UndoState.CLOSED_BY_HAND)
-
-
-async def known_tasks(reads: Reads, task_ids: Sequence[str]) -> Sequence[Task]:
-    """These tasks, in the order in which they are asked for.
-
-    Raises:
-        NotFound: There is none with some of these ids.
-    """
-    tasks = await reads.tasks(ids=task_ids, limit=len(task_ids))
-    if missing := sorted(set(task_ids) - {t.task_id for t in tasks}):
-        raise NotFound(f"there is no task {', '.join(missing)}")
-    return as_asked(tasks, task_ids)
-
-
-def as_asked(tasks: Sequence[Task], task_ids: Sequence[str]) -> list[Task]:
-    """The tasks in the order in which they were asked for."""
-    place = {task_id: n for n, task_id in enumerate(task_ids)}
-    return sorted(tasks, key=lambda t: place[t.task_id])
 
 
 def task_json(task: Task) -> Json:

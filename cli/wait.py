@@ -14,7 +14,7 @@ from cli.app import ExitCode, Ids, Output, Timeout, run
 from cli.environment import find_settings, reading
 from cli.output import Format, print_json, print_note
 from cli.screen import coloured, note_console, print_rich, table
-from cli.tasks import as_asked, error_text, known_tasks, task_json
+from cli.tasks import error_text, task_json
 from domain.states import SETTLED, TaskState
 from store.reads import Reads
 from store.rows import Task
@@ -35,10 +35,10 @@ def wait(task_ids: Ids, timeout: Timeout = 300, output: Output = Format.TEXT) ->
 
 async def _wait(task_ids: Sequence[str], timeout: float, output: Format) -> ExitCode:
     async with reading(find_settings()) as reads:
-        await known_tasks(reads, task_ids)
+        await reads.known_tasks(task_ids)
         ending = await follow(reads, task_ids, timeout, output)
     if output is Format.JSON:
-        print_json([task_json(t) for t in as_asked(ending.tasks, task_ids)])
+        print_json([task_json(t) for t in ending.tasks])
     return ending.code
 
 
@@ -54,7 +54,7 @@ async def claimed(reads: Reads, task_ids: Sequence[str], within: timedelta) -> S
     """Wait until each of these tasks has been claimed once. Returns those that were not in time."""
     give_up_at = monotonic() + within.total_seconds()
     while True:
-        tasks = await reads.tasks(ids=task_ids, limit=len(task_ids))
+        tasks = await reads.tasks(task_ids)
         waiting = [t for t in tasks if t.epoch == 0 and not t.state.is_settled]
         if not waiting or monotonic() > give_up_at:
             return waiting
@@ -80,9 +80,9 @@ async def follow(
             tasks = await reads.wait_state(task_ids, _RESTS[good], timedelta(seconds=timeout_s))
     except TimeoutError as error:
         timed_out = error
-        tasks = await reads.tasks(ids=task_ids, limit=len(task_ids))
+        tasks = await reads.tasks(task_ids)
     if output is Format.TEXT:
-        print_rich(table(["task", "state", "attempts", "error"], map(_row, as_asked(tasks, task_ids))))
+        print_rich(table(["task", "state", "attempts", "error"], map(_row, tasks)))
     if timed_out is not None:
         print_note(f"error: timed out after {timeout_s:g} s: {timed_out}")
         return Ending(ExitCode.TIMED_OUT, tasks)

@@ -17,7 +17,7 @@ from cli.environment import find_settings, reading
 from cli.output import Format, print_json, print_line
 from cli.screen import coloured, data_console, table
 from cli.show import event_row
-from cli.tasks import error_text, known_tasks
+from cli.tasks import error_text
 from domain.states import StepState
 from operators.times import instant
 from store.reads import Reads
@@ -57,7 +57,7 @@ async def _watch(task_ids: Sequence[str], output: Format) -> ExitCode:
     async with reading(find_settings()) as reads:
         with _view(output, from_now_on=not task_ids) as view:
             while True:
-                tasks = await (known_tasks(reads, task_ids) if task_ids else reads.tasks(limit=_MOST))
+                tasks = await (reads.known_tasks(task_ids) if task_ids else reads.newest_tasks(limit=_MOST))
                 await view.show(reads, tasks)
                 if task_ids and all(t.state.is_settled for t in tasks):
                     return ExitCode.OK

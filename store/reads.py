@@ -78,27 +78,29 @@ class Reads:
             late_call_margin=about[0]["margin"],
         )
 
-    async def tasks(
-        self,
-        *,
-        ids: Sequence[str] | None = None,
-        states: Collection[TaskState] | None = None,
-        definition: str | None = None,
-        limit: int = 50,
+    async def tasks(self, task_ids: Sequence[str]) -> Sequence[Task]:
+        """Those of these tasks that there are, in the order in which they are asked for, each once."""
+        found = {t.task_id: t for t in await self._all(Task, _OF_TASKS, {"ids": list(task_ids)})}
+        return [found[task_id] for task_id in dict.fromkeys(task_ids) if task_id in found]
+
+    async def known_tasks(self, task_ids: Sequence[str]) -> Sequence[Task]:
+        """These tasks, in the order in which they are asked for, each once.
+
+        Raises:
+            NotFound: There is none with some of these ids.
+        """
+        tasks = await self.tasks(task_ids)
+        if missing := sorted(set(task_ids) - {t.task_id for t in tasks}):
+            raise NotFound(f"there is no task {', '.join(missing)}")
+        return tasks
+
+    async def newest_tasks(
+        self, *, states: Collection[TaskState] | None = None, definition: str | None = None, limit: int = 50
     ) -> Sequence[Task]:
         """Tasks, newest first; `states`: only those in one of these."""
-        terms = {
-            "task_id = ANY(%(ids)s)": ids,
-            "state = ANY(%(states)s)": states,
-            "definition = %(definition)s": definition,
-        }
+        terms = {"state = ANY(%(states)s)": states, "definition = %(definition)s": definition}
         wanted = " AND ".join(term for term, value in terms.items() if value is not None) or "true"
-        params = {
-            "ids": list(ids or ()),
-            "states": [s.value for s in states or ()],
-            "definition": definition,
-            "limit": limit,
-        }
+        params = {"states": [s.value for s in states or ()], "definition": definition, "limit": limit}
         return await self._all(Task, f"WHERE {wanted} ORDER BY created_at DESC, task_id LIMIT %(limit)s", params)
 
     async def steps(self, task_ids: Sequence[str]) -> Sequence[Step]:
@@ -165,11 +167,8 @@ class Reads:
             TimeoutError: Some are not in time. NotFound: There is no such task.
         """
         give_up_at = monotonic() + timeout.total_seconds()
-        wanted = list(dict.fromkeys(task_ids))
         while True:
-            tasks = await self.tasks(ids=wanted, limit=len(wanted))
-            if missing := sorted(set(wanted) - {t.task_id for t in tasks}):
-                raise NotFound(f"there is no task {missing[0]!r}")
+            tasks = await self.known_tasks(task_ids)
             waiting = [t for t in tasks if t.state not in states]
             if not waiting:
                 return tasks

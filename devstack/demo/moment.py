@@ -70,7 +70,7 @@ class Moment:
 
 async def look(reads: Reads, control: SimulatorControl, task_ids: Sequence[str]) -> Moment:
     """How these tasks stand now. The ledgers are read last, so they are never behind the store."""
-    tasks = await reads.tasks(ids=task_ids, limit=len(task_ids))
+    tasks = await reads.tasks(task_ids)
     return Moment(
         tasks=sorted(tasks, key=lambda t: t.task_id),
         steps=await reads.steps(task_ids),

@@ -93,7 +93,7 @@ class Story:
         if len(busy) < (4 if len(moment.settled()) < len(moment.tasks) // 3 else 1):
             return
         victim.kill()
-        left = await self.reads.tasks(ids=[t.task_id for t in moment.tasks], limit=len(moment.tasks))
+        left = await self.reads.tasks([t.task_id for t in moment.tasks])
         held = sorted(t.task_id for t in left if is_held_by(t, pid))
         self.kills.append(Kill(VICTIM, pid, held))
         self.board.tell("fault", f"kill -9 of {VICTIM}, process {pid}, which holds {', '.join(held) or 'nothing'}")

@@ -117,7 +117,7 @@ async def test_start_runs_good_lines_to_their_end_and_names_bad_ones(
     assert "at most 262144" in result.err
     assert "line 8: record.currency: " in result.err
     assert "line 10: not UTF-8: byte 0xff at column 14" in result.err
-    assert {t.task_id for t in await bench.reads.tasks()} == {task_id, f"{task_id}-vm"}
+    assert {t.task_id for t in await bench.reads.newest_tasks()} == {task_id, f"{task_id}-vm"}
 
 
 @pytest.mark.demand("G12", "B1")
@@ -221,7 +221,7 @@ async def test_refused_submission_says_why_and_when_to_retry(
     assert result.code == 4
     assert f"line 2: task {task_id}-2: refused: 1 order tasks are pending, which is the cap" in result.err
     assert "try again in 10 s" in result.err
-    assert [t.task_id for t in await bench.reads.tasks()] == [task_id]
+    assert [t.task_id for t in await bench.reads.newest_tasks()] == [task_id]
 
 
 async def test_usage_errors_exit_2_before_anything_is_asked(settings: Settings) -> None:
@@ -312,7 +312,7 @@ async def test_wrong_schema_version_names_the_migrate_command_which_mends_it(ben
     assert "python starter.py migrate" in refused.err
     mended = await starter(settings, "migrate", "-o", "json")
     assert (mended.code, mended.data) == (0, {"migrated": ["state", "orders"]}), mended.err
-    assert await bench.reads.tasks() == []
+    assert await bench.reads.newest_tasks() == []
 
 
 async def test_migrate_with_an_address_that_is_not_the_owners_is_denied(settings: Settings) -> None:

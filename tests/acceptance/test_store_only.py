@@ -75,7 +75,7 @@ async def test_half_finished_undo_is_completed_from_the_state_store_alone(
         "charge": "ClosedByHand",
         "stock": "ClosedByHand",
     }
-    assert {t.task_id for t in await bench.reads.tasks(states=[TaskState.COMPENSATED])} == {task_id}
+    assert {t.task_id for t in await bench.reads.newest_tasks(states=[TaskState.COMPENSATED])} == {task_id}
 
 
 @pytest.mark.demand("F13", "F1", "A8")

@@ -58,7 +58,7 @@ async def test_sweep_of_a_killed_worker_is_finished_within_an_interval(
     await expired(bench, order, ids)
 
     async def tasks(state: TaskState) -> int:
-        return len(await bench.reads.tasks(states={state}))
+        return len(await bench.reads.newest_tasks(states={state}))
 
     try:
         with WorkerProcess(settings, roles=Role.SUPERVISOR, kill_at="after:recover") as victim:

@@ -154,8 +154,8 @@ async def test_hostile_text_in_any_filter_or_field_is_only_text(
     for text in HOSTILE:
         with pytest.raises(NotFound):
             await reads.page(text)
-        assert await reads.tasks(ids=[text]) == []
-        assert await reads.tasks(definition=text) == []
+        assert await reads.tasks([text]) == []
+        assert await reads.newest_tasks(definition=text) == []
         assert await reads.steps([text]) == []
         assert await reads.events([text]) == []
         assert await store.tasks.find(text) is None
