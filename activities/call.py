@@ -113,7 +113,7 @@ class Call:
             self.sent -= 1
             raise
         except TimeoutError as error:
-            raise UnknownOutcome("no answer within the time left") from error
+            raise UnknownOutcome("no answer in time") from error
 
     async def send(self, method: str, path: str, body: BaseModel | None = None, **how: Unpack[HowSent]) -> Reply:
         """Send a request, with `body` as JSON.
@@ -167,7 +167,7 @@ class Call:
         response, fault = await self._exchange(method, path, json, how)
         if fault is not None:
             raise fault
-        reads = response.is_success and how.get("reads", self.reads)
+        reads = how.get("reads", self.reads)
         return Reply(response.status_code, response.headers, body_of(response) if reads else {})
 
     async def _exchange(

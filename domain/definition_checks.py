@@ -30,7 +30,7 @@ def problems_of(definition: Definition) -> list[str]:
 
 def _name_problems(definition: Definition) -> list[str]:
     names = [s.name for s in definition.steps]
-    return _that_hold(
+    return that_hold(
         {
             f"its name must match {NAME.pattern}": not NAME.fullmatch(definition.name),
             "it has no steps": not names,
@@ -45,12 +45,12 @@ def _name_problems(definition: Definition) -> list[str]:
 
 def _step_problems(definition: Definition) -> list[str]:
     factor = definition.backoff.factor
-    found = _that_hold(
+    found = that_hold(
         {f"the factor of its back-off must be a number from 1 on, not {factor}": not 1 <= factor < math.inf}
     )
     for step in definition.steps:
         for rules in (_rules_of_step, _rules_of_budgets, _rules_of_undo):
-            found += [f"step {step.name}: {problem}" for problem in _that_hold(rules(definition, step))]
+            found += [f"step {step.name}: {problem}" for problem in that_hold(rules(definition, step))]
     return found
 
 
@@ -98,7 +98,7 @@ def _graph_problems(definition: Definition) -> list[str]:
         return [f"steps {', '.join(stuck)} wait for one another in a circle"]
     steps = [definition.step(name) for name in before]
     pivots = {s.name for s in steps if s.pivot}
-    return _that_hold(
+    return that_hold(
         {
             **{
                 f"step {s.name} has an effect but no undo, and is not behind a pivot": not (
@@ -132,5 +132,6 @@ def _side_by_side(one: Step, other: Step, before: Mapping[str, set[str]]) -> boo
     return one.name not in before[other.name] and other.name not in before[one.name]
 
 
-def _that_hold(rules: Mapping[str, bool]) -> list[str]:
+def that_hold(rules: Mapping[str, bool]) -> list[str]:
+    """What is said by a table of rules."""
     return [says for says, holds in rules.items() if holds]

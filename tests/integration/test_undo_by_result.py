@@ -11,11 +11,11 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
-import definitions
 from activities.agent import Agent, action
 from activities.agents import catalogue
 from activities.asked_by_key import AskedByKey
 from activities.call import Call
+from definitions.agent_checks import misfits
 from domain.definition import Undo
 from domain.messages import Completed, GaveUp, Json
 from store.inbox import InboxStore
@@ -23,7 +23,7 @@ from testing.served import served
 from tests.integration.asked import ask
 from tests.integration.situations import asked, undoing
 from tests.integration.store_bench import StoreBench, undo
-from tests.unit.test_definition import step
+from tests.unit.test_definition import definition, step
 
 CHARGED: Json = {"charge_id": "ch-1"}
 
@@ -212,10 +212,8 @@ async def test_agent_that_can_not_ask_decides_what_an_undo_without_a_result_is(
         ("stock.reserve", "till.refund", "till.refund takes what another step returns: a Charged"),
     ],
 )
-def test_undo_takes_only_what_its_own_step_returns(
-    monkeypatch: pytest.MonkeyPatch, doing: str, undoing_by: str, said: str | None
-) -> None:
+def test_undo_takes_only_what_its_own_step_returns(doing: str, undoing_by: str, said: str | None) -> None:
     known = catalogue() | {a.name: a for a in Till.actions()}
-    monkeypatch.setattr(definitions, "catalogue", lambda: known)
-    found = definitions._step_problems(replace(step("a", undo=Undo(undoing_by)), action=doing))
-    assert [p for p in found if "not what its request returns" not in p] == ([said] if said else [])
+    found = misfits(definition(replace(step("a", undo=Undo(undoing_by)), action=doing)), known)
+    found = [p.partition("step a: ")[2] for p in found if "not what its request returns" not in p]
+    assert found == ([said] if said else [])

@@ -12,8 +12,9 @@ from uuid import UUID
 import pytest
 from pydantic import BaseModel, ValidationError
 
-import definitions
-from activities.agents import payments, stock
+from activities.agents import catalogue, payments, stock
+from definitions import registry
+from definitions.agent_checks import misfits
 from domain.definition import Backoff, Definition, ExtendedWait, Registry, Results, Step, Undo
 from domain.faults import DefinitionError
 from domain.worst_case import worst_case
@@ -40,6 +41,11 @@ def step(name: str, **more: Any) -> Step:
 def definition(*steps: Step, **more: Any) -> Definition:
     """A definition of these steps."""
     return Definition(**{"name": "made_up", "version": 1, "record": Record, "steps": steps, **more})
+
+
+def unfit(found: Definition) -> list[str]:
+    """What does not fit between a definition and the samples' Agents."""
+    return misfits(found, catalogue())
 
 
 def refused(*steps: Step, **more: Any) -> str:
@@ -111,7 +117,7 @@ def test_extended_waits_count_in_the_worst_case() -> None:
 
 @pytest.mark.demand("E2", "E4")
 def test_worst_case_of_the_shipped_definitions_fits_their_budgets() -> None:
-    for found in definitions.registry():
+    for found in registry():
         for s in found.steps:
             worst = worst_case(found, s)
             assert worst.calls <= s.budget
@@ -264,14 +270,14 @@ def test_policies_are_json_and_name_every_step_with_its_budgets() -> None:
 
 @pytest.mark.demand("F12")
 def test_action_that_no_agent_has_is_refused_naming_those_there_are() -> None:
-    (problem,) = definitions._problems(definition(replace(step("a"), action="stock.steal")))
+    (problem,) = unfit(definition(replace(step("a"), action="stock.steal")))
     assert "definition made_up v1, step a: no Agent has an action 'stock.steal'" in problem
     assert "payments.charge" in problem
 
 
 @pytest.mark.demand("F12")
 def test_undo_action_that_no_agent_has_is_refused() -> None:
-    (problem,) = definitions._problems(definition(step("a", undo=Undo("stock.forget"))))
+    (problem,) = unfit(definition(step("a", undo=Undo("stock.forget"))))
     assert "no Agent has an action 'stock.forget'" in problem
 
 
@@ -280,12 +286,12 @@ def test_request_of_another_type_than_the_action_takes_is_refused() -> None:
     def charge(_: Record, __: Results) -> payments.Charge:
         return payments.Charge(amount_minor=1, currency="EUR", card_token="x")
 
-    (problem,) = definitions._problems(definition(replace(step("a"), request=charge)))
+    (problem,) = unfit(definition(replace(step("a"), request=charge)))
     assert "step a: stock.reserve takes Reserve" in problem
 
 
 def test_request_that_does_not_say_its_type_is_refused() -> None:
-    (problem,) = definitions._problems(
+    (problem,) = unfit(
         definition(step("a", undo=Undo("payments.refund", lambda _: payments.Refund(amount_minor=1, currency="EUR"))))
     )
     assert "step a: payments.refund takes Refund" in problem
@@ -295,12 +301,12 @@ def test_request_for_an_action_that_takes_none_is_refused() -> None:
     def refund(_: Record) -> payments.Refund:
         return payments.Refund(amount_minor=1, currency="EUR")
 
-    (problem,) = definitions._problems(definition(step("a", undo=Undo("stock.cancel", refund))))
+    (problem,) = unfit(definition(step("a", undo=Undo("stock.cancel", refund))))
     assert "step a: stock.cancel takes nothing" in problem
 
 
 def test_undo_without_the_request_that_its_action_takes_is_refused() -> None:
-    (problem,) = definitions._problems(definition(step("a", undo=Undo("payments.refund"))))
+    (problem,) = unfit(definition(step("a", undo=Undo("payments.refund"))))
     assert "step a: payments.refund takes Refund" in problem
 
 
@@ -328,37 +334,35 @@ def test_queued_step_that_is_undone_by_another_service_is_refused() -> None:
         return payments.Refund(amount_minor=0, currency="EUR")
 
     elsewhere = replace(step("a", undo=Undo("payments.refund", nothing)), queue="stock")
-    (problem,) = definitions._problems(definition(elsewhere))
+    (problem,) = unfit(definition(elsewhere))
     assert "must be of one service, not ['payments', 'stock']" in problem
-    assert definitions._problems(definition(replace(elsewhere, queue=None))) == []
+    assert unfit(definition(replace(elsewhere, queue=None))) == []
 
 
 @pytest.mark.failure(26)
 @pytest.mark.demand("E2", "F12")
 def test_step_that_asks_by_key_needs_two_calls() -> None:
     """With one, the question behind an unknown outcome would take it in every attempt: nothing would be sent again."""
-    (problem,) = definitions._problems(definition(step("a", calls=1)))
+    (problem,) = unfit(definition(step("a", calls=1)))
     assert "step a: service stock is asked by key" in problem
     assert "its allowance must be at least 2 calls, not 1" in problem
-    assert definitions._problems(definition(step("a", calls=2))) == []
+    assert unfit(definition(step("a", calls=2))) == []
 
 
 def test_definition_that_fits_the_agents_has_no_problems() -> None:
-    assert definitions._problems(definition(step("a"))) == []
+    assert unfit(definition(step("a"))) == []
 
 
 def test_the_shipped_definitions_load() -> None:
-    registry = definitions.registry()
-    assert {"order", "provisioning"} <= set(registry.names())
-    for found in registry:
-        assert definitions._problems(found) == []
+    assert {"order", "provisioning"} <= set(registry().names())
+    for found in registry():
+        assert unfit(found) == []
         assert json.loads(json.dumps(found.policies())) == found.policies()
 
 
 @pytest.mark.demand("F12")
 def test_provisioning_has_its_pivot_last_and_an_order_has_none() -> None:
-    registry = definitions.registry()
-    order, provisioning = registry.newest("order"), registry.newest("provisioning")
+    order, provisioning = registry().newest("order"), registry().newest("provisioning")
     assert order is not None
     assert provisioning is not None
     assert [s.name for s in order.steps if s.pivot] == []
