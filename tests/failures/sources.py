@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from testing import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-WHEEL: dict[str, list[str]] = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
+_WHEEL = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]
+SHIPPED: list[str] = [*_WHEEL["packages"], *(f"{module}.py" for module in _WHEEL["modules"])]
+"""Folders and files of code in the wheel."""
 
 
 def sources(*places: str) -> Iterator[tuple[str, ast.Module]]:
     """Path and syntax tree of every module in these folders and files; of all that is shipped, if none is named."""
-    for place in places or (*WHEEL["packages"], *WHEEL["force-include"]):
+    for place in places or SHIPPED:
         found = ROOT / place
         for file in [found] if found.is_file() else sorted(found.rglob("*.py")):
             yield str(file.relative_to(ROOT)), ast.parse(file.read_text())

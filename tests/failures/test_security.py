@@ -27,7 +27,7 @@ from testing import ROOT
 from testing.bench import Bench
 from testing.databases import Databases
 from testing.simulators import Simulators
-from tests.failures.sources import WHEEL, imported, sources, used
+from tests.failures.sources import SHIPPED, imported, sources, used
 from tests.workers import WorkerProcess
 
 ANSWER = {"response_id": "answer-1", "status": "done", "result": {"machine_id": "m-1", "ip": "192.0.2.7"}}
@@ -250,7 +250,7 @@ def test_nothing_that_is_read_can_run_as_code() -> None:
 @pytest.mark.failure(118)
 def test_nothing_that_breaks_things_on_purpose_is_in_the_system() -> None:
     """Faults are injected by `chaos` and the tests, around the real parts, and by simulators that no part imports."""
-    system = [*(set(WHEEL["packages"]) - {"devstack"}), *WHEEL["force-include"]]
+    system = set(SHIPPED) - {"devstack"}
     strangers = ("tests", "testing", "chaos", "devstack")
     imports = {path: {n for n in imported(tree) if n.split(".")[0] in strangers} for path, tree in sources(*system)}
     assert {path: names for path, names in imports.items() if names} == {}
@@ -260,7 +260,7 @@ def test_nothing_that_breaks_things_on_purpose_is_in_the_system() -> None:
 
 @pytest.mark.failure(118)
 def test_wheel_and_image_hold_no_tests() -> None:
-    assert [p for p in (*WHEEL["packages"], *WHEEL["force-include"]) if "test" in p or "chaos" in p] == []
+    assert [p for p in SHIPPED if "test" in p or "chaos" in p] == []
     copied = [line.split()[1:-1] for line in (ROOT / "Dockerfile").read_text().splitlines() if line.startswith("COPY")]
     assert [
         place
