@@ -27,7 +27,7 @@ from tests.integration.store_bench import RECORDS, ROOMY, StoreBench
 from tests.property.model import Write
 from tests.property.model.admission import WORKER
 from tests.property.model.people import PERSON
-from tests.property.model.rows import Answer
+from tests.property.model.rows import Told
 from tests.property.model.supervisor import SUPERVISOR, Decision
 from tests.property.model.task import KNOWN, SUBMITTER
 
@@ -110,13 +110,13 @@ class StoreUnderTest:
         self._admission, self._supervision = Admission(state, ROOMY), supervision
         self._desk = SubmissionDesk(self._admission, self._bench.orders, Registry([self._definition]))
 
-    async def do(self, write: Write) -> Answer:
+    async def do(self, write: Write) -> Told:
         """Let a writer change the task."""
         terms = dict(write.terms)
         if "hold" in terms and terms["hold"].nonce == KNOWN:
             claim = self._claims[terms["hold"].locked_by]
             terms["hold"] = replace(terms["hold"], nonce=claim.task.claim_nonce)
-        answer: Answer = await getattr(self, write.name)(**terms)
+        answer: Told = await getattr(self, write.name)(**terms)
         return answer
 
     # --- submission and claims --------------------------------------------------------------------------------
@@ -127,50 +127,50 @@ class StoreUnderTest:
         rows = await self._admission.unconfirmed(timedelta(0), 1_000, None)
         self._seen = next(row for row in rows if row.task_id == self._task_id)
 
-    async def submit(self, *, same: bool) -> Answer:
+    async def submit(self, *, same: bool) -> Told:
         name = self._definition.name
         record = RECORDS[name] | ({} if same else CHANGED[name])
         message = Submission(task_id=self._task_id, definition=name, record=record, submitter=SUBMITTER)
-        return Answer(type(await self._desk.submit(message)).__name__)
+        return Told(type(await self._desk.submit(message)).__name__)
 
-    async def write_record(self) -> Answer:
+    async def write_record(self) -> Told:
         await self._bench.orders.create(self._task_id, self._definition.name, self._record, self._digest)
-        return Answer()
+        return Told()
 
-    async def tidy(self) -> Answer:
+    async def tidy(self) -> Told:
         assert self._seen
         await Housekeeper(self._admission, self._bench.orders, timedelta(0)).finish(self._seen)
-        return Answer()
+        return Told()
 
-    async def claim(self) -> Answer:
+    async def claim(self) -> Told:
         loaded = [(self._definition.name, self._definition.version)]
         for claim in await self._store.claims.claim(WORKER, loaded, 1_000_000, [self._task_id]):
             self._claims[claim.locked_by] = claim
-            return Answer(claim.locked_by)
-        return Answer("nothing")
+            return Told(claim.locked_by)
+        return Told("nothing")
 
-    async def not_started(self, hold: Hold, *, delay_s: float, most: int | None) -> Answer:
+    async def not_started(self, hold: Hold, *, delay_s: float, most: int | None) -> Told:
         claim, pause = self._claims[hold.locked_by], timedelta(seconds=delay_s)
         fault = None if most is None else "start_refused"
         await self._store.claims.not_started(claim, "no answer", fault=fault, pause=pause, most=most)
-        return Answer()
+        return Told()
 
-    async def time_passes(self, *, steps: list[str]) -> Answer:
+    async def time_passes(self, *, steps: list[str]) -> Told:
         for statement in TIME_PASSES:
             self._bench.owner(statement, id=self._task_id, steps=steps)
-        return Answer()
+        return Told()
 
-    async def breaker(self, *, service: str, is_open: bool) -> Answer:
+    async def breaker(self, *, service: str, is_open: bool) -> Told:
         self._bench.owner(BREAKER, service=service, forced="open" if is_open else None)
-        return Answer()
+        return Told()
 
-    async def let_go(self, *, service: str) -> Answer:
+    async def let_go(self, *, service: str) -> Told:
         await self._breakers.force(service, None, requester=PERSON, reason="it is back")
-        return Answer("nothing")
+        return Told("nothing")
 
-    async def late_answer(self, *, actor: str, step: str) -> Answer:
+    async def late_answer(self, *, actor: str, step: str) -> Told:
         await self._store.steps.note_late(self._task_id, step, {"late": True}, actor=actor)
-        return Answer()
+        return Told()
 
     # --- a holder ---------------------------------------------------------------------------------------------
 
@@ -182,38 +182,38 @@ class StoreUnderTest:
         result: Json | None = None,
         calls: int | None = None,
         begin: str | None = None,
-    ) -> Answer:
+    ) -> Told:
         terms = self._terms(begin) if begin else None
         return _told(await self._store.forward.advance(hold, done=done, result=result, calls=calls, begin=terms))
 
     async def undo_advance(
         self, hold: Hold, *, done: str | None = None, calls: int | None = None, begin: str | None = None
-    ) -> Answer:
+    ) -> Told:
         terms = self._undo_terms(begin) if begin else None
         return _told(await self._store.undo.advance(hold, done=done, calls=calls, begin=terms))
 
-    async def fail(self, hold: Hold, *, step: str, unknown: bool | None, then: Literal["undo", "error"]) -> Answer:
+    async def fail(self, hold: Hold, *, step: str, unknown: bool | None, then: Literal["undo", "error"]) -> Told:
         return _told(await self._store.forward.fail(hold, step, ERROR, unknown=unknown, then=then))
 
-    async def undo_fail(self, hold: Hold, *, step: str) -> Answer:
+    async def undo_fail(self, hold: Hold, *, step: str) -> Told:
         return _told(await self._store.undo.fail(hold, step, ERROR))
 
-    async def give_up(self, hold: Hold, *, step: str) -> Answer:
+    async def give_up(self, hold: Hold, *, step: str) -> Told:
         return _told(await self._store.steps.give_up(hold, step, "no more calls"))
 
-    async def release(self, hold: Hold, *, step: str | None, sent: int | None, delay_s: float) -> Answer:
+    async def release(self, hold: Hold, *, step: str | None, sent: int | None, delay_s: float) -> Told:
         delay = timedelta(seconds=delay_s)
         return _told(await self._store.steps.release(hold, "draining", step=step, sent=sent, delay=delay))
 
     # --- people, and the Supervisor ---------------------------------------------------------------------------
 
-    async def request_undo(self, *, holder: str | None, definition: str | None) -> Answer:
+    async def request_undo(self, *, holder: str | None, definition: str | None) -> Told:
         asked = UndoRequest(
             task_id=self._task_id, requester=PERSON, reason="by mistake", holder=holder, definition=definition
         )
-        return Answer((await self._store.requests.undo(asked)).verdict)
+        return Told((await self._store.requests.undo(asked)).verdict)
 
-    async def resubmit(self, *, corrected: bool = False) -> Answer:
+    async def resubmit(self, *, corrected: bool = False) -> Told:
         record = {**RECORDS[self._definition.name], **CHANGED[self._definition.name]}
         amendment = Amendment(self._task_id, record, seen=0, id=f"{self._task_id} by {PERSON}")
         moved, _ = await self._store.requests.resubmit(
@@ -223,13 +223,13 @@ class StoreUnderTest:
             changes=CHANGED[self._definition.name] if corrected else {},
             amend=(lambda: self._bench.orders.amend(amendment)) if corrected else None,
         )
-        return Answer("yes" if moved else "no")
+        return Told("yes" if moved else "no")
 
-    async def repair_undo(self, *, step: str, to: UndoState) -> Answer:
+    async def repair_undo(self, *, step: str, to: UndoState) -> Told:
         moved, _ = await self._store.requests.repair_undo(
             self._task_id, step, to, requester=PERSON, reason="by hand", evidence="receipt"
         )
-        return Answer("yes" if moved else "no")
+        return Told("yes" if moved else "no")
 
     async def decide(self, *, outage: bool) -> Decision:
         """Read the task as the Supervisor does, and decide; the decision can be carried out later."""
@@ -241,9 +241,9 @@ class StoreUnderTest:
         self._recoveries[decision] = made
         return decision
 
-    async def recover(self, *, decision: Decision) -> Answer:
+    async def recover(self, *, decision: Decision) -> Told:
         evicted = await self._supervision.recover([self._recoveries[decision]], SUPERVISOR)
-        return Answer("recovered" if evicted else "nothing")
+        return Told("recovered" if evicted else "nothing")
 
     # --- looking on -------------------------------------------------------------------------------------------
 
@@ -279,5 +279,5 @@ class StoreUnderTest:
         return BeginStep(step=step, within_s=LONG.total_seconds(), calls=undo.calls if undo else 1)
 
 
-def _told(report: WriteResult) -> Answer:
-    return Answer(report.end, report.grant.calls if report.grant else None, report.result)
+def _told(report: WriteResult) -> Told:
+    return Told(report.end, report.grant.calls if report.grant else None, report.result)

@@ -28,7 +28,7 @@ from tests.integration.store_bench import StoreBench, open_store_bench
 from tests.property.definitions import ORDER, PROVISIONING
 from tests.property.draws import next_of_run
 from tests.property.model import Write
-from tests.property.model.rows import Answer
+from tests.property.model.rows import Told
 from tests.property.model.task import Task
 from tests.property.system import LONG, StoreUnderTest
 
@@ -60,7 +60,7 @@ class TwoSessions:
         finally:
             self.bench.owner("SELECT pg_advisory_unlock(1)")
 
-    async def stops(self, name: str, work: asyncio.Task[Answer]) -> None:
+    async def stops(self, name: str, work: asyncio.Task[Told]) -> None:
         """Wait until this way in is waiting for a lock, or has done its work."""
         waiting = "SELECT 1 FROM pg_stat_activity WHERE application_name = %(name)s AND wait_event_type = 'Lock'"
         while not work.done() and not self.bench.owner(waiting, name=name):  # noqa: ASYNC110 (it is another process's)
@@ -225,13 +225,13 @@ STARTS = [
 ]
 
 
-def after(task: Task, *writes: Write) -> tuple[Task, list[Answer]]:
+def after(task: Task, *writes: Write) -> tuple[Task, list[Told]]:
     """The task as the model has it behind these writes, one after the other, and what the writers are told."""
     task = deepcopy(task)
     return task, [write.on(task) for write in writes]
 
 
-async def meet(sessions: TwoSessions, modelled: ModelledTask, one: Write, other: Write) -> list[Answer]:
+async def meet(sessions: TwoSessions, modelled: ModelledTask, one: Write, other: Write) -> list[Told]:
     """Let the other arrive while the one is in the middle of its transaction."""
     first, second = modelled.real.through(*sessions.first), modelled.real.through(*sessions.second)
     with sessions.closed_gate():
@@ -254,7 +254,7 @@ async def test_two_writes_at_once_equal_one_behind_the_other(sessions: TwoSessio
         modelled = await ModelledTask(sessions, start.definition).follow(start.script)
         first, second = modelled.contenders()[one], modelled.contenders()[other]
         changed, told = after(modelled.task, *([first] if second.name in PASS_OVER else [first, second]))
-        wanted = [*told, Answer("nothing")][:2]
+        wanted = [*told, Told("nothing")][:2]
         heard = await meet(sessions, modelled, first, second)
         if one == "claim":  # reads back what it has claimed, which the other may have moved by then
             wanted[0] = heard[0]

@@ -36,7 +36,7 @@ from tests.moves import may_step
 from tests.property.definitions import DEFINITIONS
 from tests.property.draws import any_of_run, next_of_run, of_dispatcher, of_others, of_person, of_time
 from tests.property.model import Write
-from tests.property.model.rows import Answer
+from tests.property.model.rows import Told
 from tests.property.model.supervisor import Decision, decide
 from tests.property.model.task import Task
 from tests.property.system import StoreUnderTest, Twice
@@ -106,7 +106,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     # --- the two sides ----------------------------------------------------------------------------------------
 
-    def write(self, write: Write, *, lost: bool = False) -> Answer:
+    def write(self, write: Write, *, lost: bool = False) -> Told:
         """Let a writer do its work on both sides, which must tell it the same. `lost`: its first acknowledgement is."""
         self.past.append(write)
         before = {n: s.state for n, s in self.task.steps.items()}

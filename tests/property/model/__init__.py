@@ -21,7 +21,7 @@ from tests.property.model.admission import (
     write_record,
 )
 from tests.property.model.people import repair_undo, request_undo, resubmit
-from tests.property.model.rows import Answer
+from tests.property.model.rows import Told
 from tests.property.model.run import advance, fail, give_up, release, undo_advance, undo_fail
 from tests.property.model.supervisor import recover
 from tests.property.model.task import Task
@@ -29,7 +29,7 @@ from tests.property.model.task import Task
 _INTAKE = (submit, write_record, tidy, claim, not_started, time_passes, breaker, late_answer, let_go)
 _RUN = (advance, undo_advance, fail, undo_fail, give_up, release)
 _OTHERS = (request_undo, resubmit, repair_undo, recover)
-WRITERS: dict[str, Callable[..., Answer]] = {w.__name__: w for w in (*_INTAKE, *_RUN, *_OTHERS)}
+WRITERS: dict[str, Callable[..., Told]] = {w.__name__: w for w in (*_INTAKE, *_RUN, *_OTHERS)}
 """Everybody who may write, by name."""
 
 
@@ -39,6 +39,6 @@ class Write(NamedTuple):
     name: str
     terms: dict[str, Any]
 
-    def on(self, task: Task) -> Answer:
+    def on(self, task: Task) -> Told:
         """Let it change the task of the model."""
         return WRITERS[self.name](task, **self.terms)

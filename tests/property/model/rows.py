@@ -12,7 +12,7 @@ _S = StepState
 
 
 @dataclass(frozen=True)
-class Answer:
+class Told:
     """What a writer is told: how it ends (None: it goes on), the calls that it may make, the result on record."""
 
     said: str | None = None

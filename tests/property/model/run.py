@@ -8,7 +8,7 @@ from domain.attempts import AttemptEnd
 from domain.messages import Json
 from domain.states import EventKind, StepState, TaskState, UndoState
 from store.claims import Hold
-from tests.property.model.rows import Answer, Entry
+from tests.property.model.rows import Entry, Told
 from tests.property.model.task import Task
 
 _T, _S, _U, _K = TaskState, StepState, UndoState, EventKind
@@ -22,7 +22,7 @@ def advance(
     result: Json | None = None,
     calls: int | None = None,
     begin: str | None = None,
-) -> Answer:
+) -> Told:
     """One boundary of a forward run: `done` is Completed with its result, `begin` is Running."""
     completed = begun = False
     if task.is_mine(hold, _T.PROCESSING):
@@ -45,7 +45,7 @@ def advance(
 
 def undo_advance(
     task: Task, hold: Hold, *, done: str | None = None, calls: int | None = None, begin: str | None = None
-) -> Answer:
+) -> Told:
     """One boundary of an undo run, which undoes what began last first; without tombstones, again after a quarantine."""
     undone = begun = False
     if task.is_mine(hold, _T.COMPENSATING):
@@ -57,7 +57,7 @@ def undo_advance(
             entry.generation += 1
             task.let_go(due=False)
             task.move(_K.UNDO_ADVANCED, hold.locked_by)
-            return Answer(AttemptEnd.RELEASED)
+            return Told(AttemptEnd.RELEASED)
         undone = entry is not None and entry.state is _U.UNDOING
         if entry and undone:
             task.steps[entry.step].finish(_S.UNDONE, calls)
@@ -76,7 +76,7 @@ def undo_advance(
     return _told(task, hold, done, begin, begun, _S.UNDONE)
 
 
-def fail(task: Task, hold: Hold, *, step: str, unknown: bool | None, then: Literal["undo", "error"]) -> Answer:
+def fail(task: Task, hold: Hold, *, step: str, unknown: bool | None, then: Literal["undo", "error"]) -> Told:
     """A permanent fault: at once Error, or undo where the policy says so and no pivot stands in the way.
 
     Without a word on `unknown` this attempt has sent nothing, and what is on record of earlier ones counts.
@@ -95,7 +95,7 @@ def fail(task: Task, hold: Hold, *, step: str, unknown: bool | None, then: Liter
     return task.unless_said(hold, _K.FAILED, AttemptEnd.PERMANENT_FAULT)
 
 
-def undo_fail(task: Task, hold: Hold, *, step: str) -> Answer:
+def undo_fail(task: Task, hold: Hold, *, step: str) -> Told:
     """An undo was refused for good: what comes behind it is not tried."""
     found, entry = task.steps[step], task.entry(step)
     if task.is_mine(hold, _T.COMPENSATING):
@@ -111,7 +111,7 @@ def undo_fail(task: Task, hold: Hold, *, step: str) -> Answer:
     return task.unless_said(hold, _K.UNDO_FAILED, AttemptEnd.UNDO_FAILED)
 
 
-def give_up(task: Task, hold: Hold, *, step: str) -> Answer:
+def give_up(task: Task, hold: Hold, *, step: str) -> Told:
     """The calls are spent: the deadline of the task is now, that of the step stays."""
     if task.is_mine(hold, _T.PROCESSING, _T.COMPENSATING):
         task.steps[step].gave_up = task.late = True
@@ -120,7 +120,7 @@ def give_up(task: Task, hold: Hold, *, step: str) -> Answer:
     return task.unless_said(hold, _K.GAVE_UP, AttemptEnd.GAVE_UP)
 
 
-def release(task: Task, hold: Hold, *, step: str | None, sent: int | None, delay_s: float) -> Answer:
+def release(task: Task, hold: Hold, *, step: str | None, sent: int | None, delay_s: float) -> Told:
     """The holder gives the row back, in time or not; what was certainly not sent returns."""
     if task.is_held_by(hold):
         if step is not None and step in task.at_work and sent is not None:
@@ -142,33 +142,33 @@ def _is_to_wait(task: Task, entry: Entry) -> bool:
 
 def _told(  # noqa: PLR0911 (one return an outcome)
     task: Task, hold: Hold, done: str | None, begin: str | None, begun: bool, finished: StepState
-) -> Answer:
+) -> Told:
     """What follows for a run from the rows as they now are, whether it wrote them just now or before."""
     undo, result = finished is _S.UNDONE, task.steps[done].result if done else None
     if undo and done and task.epoch == hold.epoch and not task.held and _waits(task, done):
-        return Answer(AttemptEnd.RELEASED)
+        return Told(AttemptEnd.RELEASED)
     if task.epoch != hold.epoch or (done and task.steps[done].state is not finished):
         return task.lost(hold)
     if task.state in (_T.PROCESSED, _T.COMPENSATED):
-        return Answer(AttemptEnd(task.state), result=task.steps[begin].result if begin and not done else result)
+        return Told(AttemptEnd(task.state), result=task.steps[begin].result if begin and not done else result)
     if undo and task.state is _T.COMPENSATION_FAILED:
-        return Answer(AttemptEnd.UNDO_FAILED)
+        return Told(AttemptEnd.UNDO_FAILED)
     if not task.is_held_by(hold) or task.late:
         return task.lost(hold)
     if begin and begun:
-        return Answer(calls=task.steps[begin].reserved, result=result)
-    return Answer(result=result) if done or not begin else _not_begun(task, hold, begin, finished)
+        return Told(calls=task.steps[begin].reserved, result=result)
+    return Told(result=result) if done or not begin else _not_begun(task, hold, begin, finished)
 
 
-def _not_begun(task: Task, hold: Hold, begin: str, finished: StepState) -> Answer:
+def _not_begun(task: Task, hold: Hold, begin: str, finished: StepState) -> Told:
     """What follows for a run that could not begin a step by itself."""
     step, undo = task.steps[begin], finished is _S.UNDONE
     if step.state is finished:
-        return Answer(result=step.result or {})
+        return Told(result=step.result or {})
     if task.is_blocked(begin, undo=undo):
         return release(task, hold, step=None, sent=0, delay_s=1)
     spent = step.undo_budget_left == 0 if undo else step.budget_left == 0
-    return give_up(task, hold, step=begin) if spent else Answer(AttemptEnd.SUPERSEDED)
+    return give_up(task, hold, step=begin) if spent else Told(AttemptEnd.SUPERSEDED)
 
 
 def _waits(task: Task, step: str) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from domain.states import EventKind, TaskState
-from tests.property.model.rows import Answer
+from tests.property.model.rows import Told
 from tests.property.model.task import AT_WORK, Task
 
 _T, _K = TaskState, EventKind
@@ -60,11 +60,11 @@ def decide(task: Task, *, outage: bool) -> Decision:
     return to(spent, 0.0)
 
 
-def recover(task: Task, *, decision: Decision) -> Answer:
+def recover(task: Task, *, decision: Decision) -> Told:
     """Carry out a decision, if the attempt that was seen still holds the task, has written nothing, and is late."""
     seen = (decision.locked_by, decision.last_event)
     if not (task.held and task.late and seen == (task.attempt, len(task.events))):
-        return Answer("nothing")
+        return Told("nothing")
     for name in decision.failed:
         task.steps[name].failures += 1
     for name in set(task.at_work) - set(decision.failed):
@@ -76,4 +76,4 @@ def recover(task: Task, *, decision: Decision) -> Answer:
         task.in_vain = 0
     task.let_go(due=not decision.delay_s and (task.may_be_undone_now or not undo))
     task.move(_K.EXPIRED, SUPERVISOR, decision.target)
-    return Answer("recovered")
+    return Told("recovered")

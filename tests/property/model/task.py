@@ -10,7 +10,7 @@ from domain.definition import Definition
 from domain.ids import attempt_id
 from domain.states import EventKind, StepState, TaskState, UndoState
 from store.claims import Hold
-from tests.property.model.rows import Answer, Entry, Step
+from tests.property.model.rows import Entry, Step, Told
 
 _T, _S, _U = TaskState, StepState, UndoState
 AT_WORK = {_T.PROCESSING: _S.RUNNING, _T.COMPENSATING: _S.UNDOING}
@@ -176,17 +176,17 @@ class Task:
         """Whether the newest attempt has brought a step into this state, and it is there still."""
         return step is not None and (self.steps[step].state, self.steps[step].epoch) == (state, self.epoch)
 
-    def lost(self, hold: Hold) -> Answer:
+    def lost(self, hold: Hold) -> Told:
         """Why a write changed nothing: it came late, the task is to be undone, or somebody else moved it."""
         if self.is_held_by(hold):
-            return Answer(AttemptEnd.DEADLINE_PASSED)
+            return Told(AttemptEnd.DEADLINE_PASSED)
         if self.epoch == hold.epoch and not self.held and self.state is _T.COMPENSATING:
-            return Answer(AttemptEnd.UNDO_REQUESTED)
-        return Answer(AttemptEnd.SUPERSEDED)
+            return Told(AttemptEnd.UNDO_REQUESTED)
+        return Told(AttemptEnd.SUPERSEDED)
 
-    def unless_said(self, hold: Hold, kind: EventKind, end: AttemptEnd) -> Answer:
+    def unless_said(self, hold: Hold, kind: EventKind, end: AttemptEnd) -> Told:
         """An attempt does this once: it is told so again, however often it asks."""
-        return Answer(end) if self.has_said(kind, hold.locked_by) else self.lost(hold)
+        return Told(end) if self.has_said(kind, hold.locked_by) else self.lost(hold)
 
     # --- how rows change --------------------------------------------------------------------------------------
 
