@@ -9,13 +9,14 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import httpx
 from pydantic import BaseModel
 
 from activities.clock import uptime
-from activities.http import body_of, error_of, exchange, fault_of_answer, fault_of_transport
+from activities.http import STAMP, body_of, error_of, exchange, fault_of_answer, fault_of_transport
 from activities.meanings import Meanings
 from activities.services import Service
 from domain.faults import Fault, NoAccess, NotSent, OutOfTime, TransientFault, UnknownOutcome
@@ -109,7 +110,7 @@ class Call:
         try:
             async with asyncio.timeout(within_s):
                 yield within_s
-        except (NotSent, NoAccess):
+        except (NotSent, NoAccess, OutOfTime):
             self.sent -= 1
             raise
         except TimeoutError as error:
@@ -185,7 +186,8 @@ class Call:
                 params=how.get("params"),
                 data=how.get("data"),
                 content=how.get("content"),
-                headers={**self._headers(within_s), **how.get("headers", {})},
+                headers={**self._headers(), **how.get("headers", {})},
+                extensions={STAMP: partial(self._stamp, uptime() + within_s)},
                 timeout=httpx.Timeout(within_s, connect=within_s / 2),  # in time to say that nothing was sent
             )
             try:
@@ -197,14 +199,17 @@ class Call:
                 raise fault
         return response, fault
 
-    def _headers(self, within_s: float) -> dict[str, str]:
-        agent = self.agent
-        own = {
-            agent.key_header: self.key,
-            agent.fence_header: str(self.epoch),
-            agent.time_left_header: str(int(within_s * 1000)),
-        }
-        return {**agent.headers, **{name: value for name, value in own.items() if name}}
+    def _headers(self) -> dict[str, str]:
+        own = {self.agent.key_header: self.key, self.agent.fence_header: str(self.epoch)}
+        return {**self.agent.headers, **{name: value for name, value in own.items() if name}}
+
+    def _stamp(self, until: float, request: httpx.Request) -> None:
+        """Say how much time is left as the request is sent: to authenticate it may have taken some."""
+        left_s = until - uptime()
+        if left_s < LEAST_S:
+            raise OutOfTime(f"{max(0.0, left_s):.3f} s left: too little for a call")
+        if self.agent.time_left_header:
+            request.headers[self.agent.time_left_header] = str(int(left_s * 1000))
 
 
 def _json(body: BaseModel | None) -> Json | None:

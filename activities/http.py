@@ -26,6 +26,9 @@ _TWIN_PAUSE = timedelta(seconds=1)
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 """Certainly nothing reached the service. Any other transport error leaves the outcome unknown."""
 
+STAMP = "stamp"
+"""Extension of a request: is called with it at the very moment at which it is sent."""
+
 ErrorReader = Callable[[Json], tuple[str, str]]
 """Takes code and message out of the body of an error answer; raises KeyError or TypeError for one of another shape."""
 
@@ -34,7 +37,12 @@ def new_client(*, tls: ssl.SSLContext | bool = True, most_connections: int = 100
     """A client without retries or redirects of its own: the durable budget owns the retries."""
     limits = httpx.Limits(max_connections=most_connections)
     transport = httpx.AsyncHTTPTransport(verify=tls, retries=0, limits=limits)
-    return httpx.AsyncClient(transport=transport, follow_redirects=False)
+    return httpx.AsyncClient(transport=transport, follow_redirects=False, event_hooks={"request": [_stamp]})
+
+
+async def _stamp(request: httpx.Request) -> None:
+    if (stamp := request.extensions.get(STAMP)) is not None:
+        stamp(request)
 
 
 async def exchange(client: httpx.AsyncClient, request: httpx.Request, *, reads: bool = True) -> httpx.Response:

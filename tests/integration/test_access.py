@@ -69,11 +69,12 @@ class Signed:
 class Door:
     """The service: takes a request whose header of that name is one of the wanted ones, and counts the others.
 
-    It issues tokens `token-1`, `token-2`, …, each good until it is revoked.
+    It issues tokens `token-1`, `token-2`, …, each good until it is revoked. `opens`: False turns all away.
     """
 
     def __init__(self, header: str = "authorization", *wanted: str) -> None:
         self.header, self.wanted, self.booked, self.turned_away, self.issued = header, set(wanted), 0, 0, 0
+        self.opens, self.token_takes_s, self.time_left_ms = True, 0.0, 0
         self.app = FastAPI()
         self.app.add_route("/book", self.book, methods=["POST"])
         self.app.add_route("/token", self.token, methods=["POST"])
@@ -81,7 +82,8 @@ class Door:
     async def book(self, request: Request) -> JSONResponse:
         """Book, for whoever is known."""
         given = request.headers.get(self.header, "")
-        if given in self.wanted:
+        self.time_left_ms = int(request.headers["x-time-left-ms"])
+        if given in self.wanted and self.opens:
             self.booked += 1
             return JSONResponse({})
         self.turned_away += 1
@@ -93,6 +95,7 @@ class Door:
         if request.headers.get("authorization") != f"Basic {b64encode(f'me:{CANARY}'.encode()).decode()}":
             return JSONResponse({"error": "invalid_client"}, 401)
         assert form == {"grant_type": "client_credentials", "scope": "bookings"}
+        await asyncio.sleep(self.token_takes_s)
         self.issued += 1
         self.wanted.add(f"Bearer token-{self.issued}")
         return JSONResponse({"access_token": f"token-{self.issued}", "token_type": "bearer", "expires_in": 3600})
@@ -163,6 +166,20 @@ async def test_oauth_token_is_fetched_once_and_again_when_it_is_refused() -> Non
             door.wanted.clear()
             assert await book() == Completed(result={}, calls=1), "a refusal at the door is no call"
     assert (door.issued, door.turned_away, door.booked) == (2, 1, 3)
+
+
+@pytest.mark.demand("C3")
+async def test_time_that_a_token_took_is_gone_from_what_the_service_is_told() -> None:
+    door = Door()
+    door.token_takes_s = 0.5
+    async with served(door.app) as url:
+        access = {"token_url": f"{url}/token", "client_id": "me", "client_secret": CANARY}
+        way = ClientCredentials(scope="bookings")
+        assert isinstance(await ask(partner(way), url, "book", access=access, within_s=2.0), Completed)
+        assert 0 < door.time_left_ms < 1_500
+        late = await ask(partner(way), url, "book", access=access, within_s=0.57)
+    assert not isinstance(late, Completed)
+    assert (door.booked, door.issued) == (1, 2), "with the token came the end of the time"
 
 
 @pytest.mark.demand("C5", "E1")
@@ -279,3 +296,17 @@ async def test_service_that_repeats_our_secret_gives_nothing_away(tmp_path: Path
         outcome = await ask(partner(Bearer()), url, "book", access=secret)
     assert CANARY not in repr(outcome)
     assert CANARY not in redact(f"token {CANARY} was refused")
+
+
+@pytest.mark.demand("H5")
+async def test_token_that_the_service_repeats_is_hidden_while_it_lasts() -> None:
+    """Tokens come and go: the last two are known to be secret, as calls with the one before may be on their way."""
+    door = Door()
+    door.opens = False
+    async with served(door.app) as url:
+        access = {"token_url": f"{url}/token", "client_id": "me", "client_secret": CANARY}
+        outcome = await ask(partner(ClientCredentials(scope="bookings")), url, "book", access=access)
+    assert isinstance(outcome, StoodDown)
+    assert "who is Bearer [redacted]?" in outcome.cause
+    assert door.issued == 2
+    assert redact("token-1 token-2") == "[redacted] [redacted]"
