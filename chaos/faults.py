@@ -28,7 +28,7 @@ from chaos.testbed import Testbed
 from domain.faults import Unreachable
 from testing.clocks import clock_off_by
 
-_ENCORES = 5
+_ENCORES = 10
 _TRIES = 5
 
 

@@ -24,9 +24,9 @@ class Guards:
     """What must have happened for a run to say anything.
 
     Attributes:
-        tasks, faults: So many at least. processed, compensated: Shares of the tasks that ended so, at least.
-        seen: How often each kind of fault must have had a visible effect.
-        thorough: Also what a short run may be too small for.
+        tasks, faults: So many at least. seen: How often each kind of fault must have had a visible effect.
+        thorough: Also what a short run may be too small for, and at least these shares of `processed` and
+            `compensated` tasks.
     """
 
     tasks: int
@@ -80,23 +80,20 @@ def missing(figures: Figures, guards: Guards) -> Iterator[str]:
     if figures.faults < guards.faults:
         yield f"{figures.faults} faults, at least {guards.faults} were wanted"
     for state, share in ((TaskState.PROCESSED, guards.processed), (TaskState.COMPENSATED, guards.compensated)):
-        if figures.states.get(state, 0) < share * figures.tasks:
-            yield f"{figures.states.get(state, 0)} tasks are {state}, at least {share:.0%} were wanted"
+        ended, wanted = figures.states.get(state, 0), share * figures.tasks if guards.thorough else 1
+        if ended < wanted:
+            yield f"{ended} tasks are {state}, at least {wanted:.0f} were wanted"
     for kind, (done, seen) in figures.kinds.items():
         if seen < guards.seen:
             yield f"{kind}: done {done} times, seen {seen} times, at least {guards.seen} were wanted"
     counts = {
-        "write or call of an attempt that was overtaken was refused": figures.fenced
-        + figures.runs.get("Superseded", 0),
-        "original that came after its undo was refused": sum(figures.barred.values()),
-        "attempt of a killed or paused worker was taken over": figures.overtaken,
-        "run ended as terminated": figures.runs.get("Terminated", 0),
-        "run ended as cancelled": figures.runs.get("Canceled", 0),
         "submission was refused for a cap": figures.answers.get("refused", 0),
         "conflict was answered": figures.answers.get("conflict", 0),
     }
     if guards.thorough:
         counts |= {
+            "write or call of an attempt that was overtaken was refused": figures.fenced
+            + figures.runs.get("Superseded", 0),
             "answer that came too late was kept": figures.events.get("late_answer", 0),
             "call or answer of a killed or paused worker came too late": figures.zombies,
             "original was refused by the fence": figures.barred.get("stale_token", 0),

@@ -36,23 +36,22 @@ class Processes:
         self.holds: set[str] = set()
 
     async def kill_worker(self) -> int:
-        """SIGKILL. Seen: the tasks that it held, which nobody else gives back."""
+        """SIGKILL. Seen: the tasks that it held, and that the Supervisor has taken over."""
         async with self._a_worker() as worker:
             held = await self._in_hand(worker)
             await worker.kill()
             self.holds |= held
             await asyncio.sleep(self._context.between(0, 2))
             await self.start(worker)
-        return len(held)
+        return len(await self._taken_over(held))
 
     async def pause_worker(self) -> int:
-        """SIGSTOP until others have taken its tasks over, then SIGCONT. Seen: what it held and holds no more."""
+        """SIGSTOP until others have taken its tasks over, then SIGCONT. Seen: those tasks."""
         async with self._a_worker() as worker:
             held = await self._in_hand(worker)
             worker.pause()
             try:
-                await self._context.until(lambda: self._are_lost(held), _LOST_WITHIN_S)
-                lost = await self._lost_of(held)
+                lost = await self._taken_over(held)
             finally:
                 worker.resume()
         self.holds |= lost
@@ -170,15 +169,23 @@ class Processes:
         )
         return {r["locked_by"] for r in rows}
 
-    async def _are_lost(self, held: set[str]) -> bool:
-        """Whether all of these attempts have lost their task."""
-        with suppress(psycopg.OperationalError):
-            return await self._lost_of(held) == held
-        return False
+    async def _taken_over(self, held: set[str]) -> set[str]:
+        """The attempts that the Supervisor takes their tasks from; it has a while to find all of these."""
+        query = (
+            "SELECT detail ->> 'held_by' AS attempt FROM event"
+            " WHERE task_id = ANY(%s) AND kind = 'expired' AND detail ->> 'held_by' = ANY(%s)"
+        )
+        taken: set[str] = set()
 
-    async def _lost_of(self, held: set[str]) -> set[str]:
-        rows = await self._context.rows("SELECT locked_by FROM task WHERE locked_by = ANY(%s)", list(held))
-        return held - {r["locked_by"] for r in rows}
+        async def all_are() -> bool:
+            nonlocal taken
+            with suppress(psycopg.OperationalError):
+                rows = await self._context.rows(query, [attempt.split("/")[1] for attempt in held], list(held))
+                taken = {r["attempt"] for r in rows}
+            return taken == held
+
+        await self._context.until(all_are, _LOST_WITHIN_S, look_s=0.5)
+        return taken
 
 
 class Lines:

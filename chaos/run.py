@@ -38,9 +38,6 @@ from domain.states import SETTLED
 from runtime.roles import Role
 
 _SETTLES_IN_S = 240.0
-_FOUND_IN_S = 30.0
-"""A held task that is overdue is found by then, whoever finds it and whatever that needs having been down meanwhile."""
-
 _SAMPLE_S = 10.0
 _COUNTS = """
 SELECT
@@ -58,6 +55,7 @@ class Options:
 
     Attributes:
         seconds: How long faults strike. least: So many of each kind. slots: Of each worker.
+        found_in_s: By then a held task that is overdue is found, whatever that needs having been down meanwhile.
         patience_s: How long whoever could not be served meanwhile may need afterwards.
         replayed: So many histories, at most. thorough: It is large enough for rare things to happen as well.
         cluster: Temporal is a cluster of processes on PostgreSQL.
@@ -71,6 +69,7 @@ class Options:
     slots: int = 8
     least: int = 4
     replayed: int = 5_000
+    found_in_s: float = 30
     patience_s: float = 300
     max_in_flight: int = 30
     max_pending: int = 15
@@ -78,7 +77,17 @@ class Options:
     cluster: bool = False
 
 
-SHORT = Options(tasks=100, seconds=40, faults=45, seed=0, least=1, max_in_flight=12, max_pending=6, thorough=False)
+SHORT = Options(
+    tasks=100,
+    seconds=40,
+    faults=45,
+    seed=0,
+    least=1,
+    found_in_s=120,
+    max_in_flight=12,
+    max_pending=6,
+    thorough=False,
+)
 CHAOS = Options(tasks=2_000, seconds=600, faults=400, seed=0)
 SOAK = Options(
     tasks=25_000,
@@ -141,8 +150,7 @@ class Run:
             await sweeper.start(ROLES=Role.SUPERVISOR)
             await asyncio.gather(*(self._testbed.worker(n).start() for n in range(options.workers)))
             async with stores_through_proxies(self._testbed) as stores:
-                plans = list(make_plans(self._random, options.tasks))
-                self._traffic = Traffic(self._testbed, stores, plans, self._stream())
+                self._traffic = Traffic(self._testbed, stores, make_plans(self._stream()), self._stream())
                 self._injector = Injector(self._testbed, options.workers, sweeper, self._stream())
                 late: list[Violation] = []
                 async with self._sampled():
@@ -164,8 +172,9 @@ class Run:
         options = self._options
         at_once = 2 * (options.max_in_flight + options.max_pending)
         per_s = max(1, options.tasks - at_once) / (0.95 * options.seconds)
-        traffic = asyncio.create_task(self._traffic.run(per_s, at_once))
-        await self._injector.run(options.faults, options.seconds, options.least)
+        faults = asyncio.create_task(self._injector.run(options.faults, options.seconds, options.least))
+        traffic = asyncio.create_task(self._traffic.run(options.tasks, faults, per_s, at_once))
+        await faults
         healed_at = monotonic()
         self._tell("every fault has healed")
         async with asyncio.timeout(options.patience_s):
@@ -176,7 +185,7 @@ class Run:
     def _found_late(self) -> Iterator[Violation]:
         """What was overdue for longer than the Supervisor may need to find it."""
         for sample in self._series:
-            if sample["overdue_s"] > _FOUND_IN_S:
+            if sample["overdue_s"] > self._options.found_in_s:
                 text = f"{sample['at_s']:.0f} s after the start one was overdue by {sample['overdue_s']:.1f} s"
                 yield Violation("expired_is_found_soon", "", text)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
 import httpx
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
+from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 from temporalio.service import RPCError
 
 from chaos.fault_context import PATIENCE_S, FaultContext
@@ -119,13 +119,22 @@ class Runs:
         self._context = context
 
     async def terminate(self) -> int:
-        return await self._on_a_run(
-            lambda run: self._context.testbed.client.get_workflow_handle(run).terminate(reason="chaos")
-        )
+        """Seen: Temporal did it."""
+        if (run := await self._at_work()) is None:
+            return 0
+        await run.terminate(reason="chaos")
+        return 1
 
     async def cancel(self) -> int:
-        client = self._context.testbed.client
-        return await self._on_a_run(lambda run: client.get_workflow_handle(run).cancel())
+        """Seen: it ended as cancelled, so that its worker has heard of it."""
+        if (run := await self._at_work()) is None:
+            return 0
+        await run.cancel()
+
+        async def ended() -> bool:
+            return (await run.describe()).status is WorkflowExecutionStatus.CANCELED
+
+        return int(await self._context.until(ended, PATIENCE_S, look_s=0.5))
 
     async def reset(self) -> int:
         """Reset an attempt, at work or over. Seen: there is another run of it."""
@@ -148,13 +157,11 @@ class Runs:
         )
         return 1
 
-    async def _on_a_run(self, act: Callable[[str], Awaitable[None]]) -> int:
-        """Do something to an attempt that is at work. Seen: Temporal did it."""
+    async def _at_work(self) -> WorkflowHandle[Any, Any] | None:
+        """An attempt that is at work."""
         rows = await self._context.rows("SELECT locked_by FROM task WHERE run_id IS NOT NULL ORDER BY task_id")
-        if not rows:
-            return 0
-        await act(self._context.random.choice(rows)["locked_by"])
-        return 1
+        run = self._context.random.choice(rows)["locked_by"] if rows else None
+        return self._context.testbed.client.get_workflow_handle(run) if run else None
 
     async def delete_schedule(self) -> int:
         """Seen: it was there, and the workers' watch made it again."""

@@ -7,10 +7,11 @@ it was told is kept, and is part of the checker's evidence.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from itertools import chain, count, islice, takewhile
 from random import Random
 from typing import Literal
 
@@ -57,8 +58,8 @@ class Plan:
     corrected: bool = False
 
 
-def make_plans(random: Random, tasks: int, prefix: str = "c") -> Iterator[Plan]:
-    """So many plans. Three in five go well if nothing else happens; others are refused, undone, or corrected."""
+def make_plans(random: Random) -> Iterator[Plan]:
+    """Plans without end. Three in five go well if nothing else happens; others are refused, undone, or corrected."""
     kinds = {
         "order": 47,
         "machine": 14,
@@ -70,18 +71,18 @@ def make_plans(random: Random, tasks: int, prefix: str = "c") -> Iterator[Plan]:
         "corrected": 4,
         "name_taken": 3,
     }
-    for number in range(tasks):
+    for number in count():
         (kind,) = random.choices(list(kinds), list(kinds.values()))
         is_machine = kind in ("machine", "undone_machine", "name_taken")
         yield Plan(
-            task_id=f"{prefix}-{number:05d}-{kind}",
+            task_id=f"c-{number:05d}-{kind}",
             kind=kind,
             definition="provisioning" if is_machine else "order",
             record=_machine(kind, number) if is_machine else _order(kind, random),
             undo=random.choice(("store", "signal", "attempt")) if kind.startswith("undone") else "",
             undo_after_s=random.uniform(0, 6),
             twice=random.random() < 0.12,
-            contradicts=random.random() < 0.04,
+            contradicts=number % 25 == 0,
             corrected=kind == "corrected",
         )
 
@@ -119,24 +120,27 @@ class Traffic:
     """Carries plans out, through the lines that the faults are on.
 
     Attributes:
-        answers: All that submitters were told. corrected: Tasks that were resubmitted.
+        plans: Of all that have come. answers: All that submitters were told. corrected: Tasks that were resubmitted.
         asked: Tasks whose undo the store has accepted, or whose request Temporal has taken, and which way that was.
     """
 
-    def __init__(self, testbed: Testbed, stores: Stores, plans: Sequence[Plan], random: Random) -> None:
-        self.testbed, self._stores, self.plans, self._random = testbed, stores, plans, random
+    def __init__(self, testbed: Testbed, stores: Stores, plans: Iterator[Plan], random: Random) -> None:
+        self.testbed, self._stores, self._coming, self._random = testbed, stores, plans, random
+        self.plans: list[Plan] = []
         self.answers: list[SubmissionReply] = []
         self.asked: dict[str, Way] = {}
         self.corrected: set[str] = set()
         self.taken = 0
 
-    async def run(self, per_s: float, at_once: int) -> None:
+    async def run(self, least: int, faults: asyncio.Task[None], per_s: float, at_once: int) -> None:
         """Let tasks arrive at random, so many a second on the average; ends when everybody has what they wanted.
 
-        `at_once`: so many want something at a time, at most; who comes then has to wait. In the middle as many come
-        together, so that caps are reached also by a machine that is quick.
+        `least` tasks come, and more as long as `faults` strike: each has something to hurt. `at_once`: so many want
+        something at a time, at most; who comes then has to wait. In the middle as many come together, so that caps
+        are reached also by a machine that is quick.
         """
-        middle = len(self.plans) // 2
+        middle = least // 2
+        more = takewhile(lambda _: not faults.done(), self._coming)
         room = asyncio.Semaphore(at_once)
 
         async def one(plan: Plan) -> None:
@@ -144,7 +148,8 @@ class Traffic:
                 await self._carry_out(plan)
 
         async with asyncio.TaskGroup() as group:
-            for number, plan in enumerate(self.plans):
+            for number, plan in enumerate(chain(islice(self._coming, least), more)):
+                self.plans.append(plan)
                 async with room:
                     group.create_task(one(plan))
                 if not middle <= number < middle + at_once:
