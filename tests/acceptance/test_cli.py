@@ -190,7 +190,7 @@ async def test_submit_says_that_no_live_worker_has_the_definition(
 
 
 @pytest.mark.failure(4)
-async def test_worker_that_was_stopped_is_counted_on_no_more_and_others_are(
+async def test_only_a_worker_that_was_stopped_counts_no_more(
     bench: Bench, settings: Settings, order: dict[str, Any], task_id: str
 ) -> None:
     with psycopg.connect(settings.admin_database_url.get_secret_value()) as connection:
@@ -262,7 +262,7 @@ async def test_every_line_of_a_batch_is_answered_whatever_the_others_hold(
 
 @pytest.mark.failure(25)
 @pytest.mark.demand("A1")
-async def test_lines_behind_one_that_found_no_store_are_answered_as_not_tried(
+async def test_lines_behind_a_lost_store_are_answered_as_not_tried(
     bench: Bench, settings: Settings, order: dict[str, Any], task_id: str
 ) -> None:
     """The orders database takes the first line, and no further one."""

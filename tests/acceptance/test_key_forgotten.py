@@ -31,7 +31,7 @@ def called(databases: Databases, task_id: str, ago: str) -> None:
 
 @pytest.mark.failure(31)
 @pytest.mark.demand("C15", "F12", "G1", "G4", "G5")
-async def test_machine_past_its_pivot_goes_on_once_a_person_finds_no_effect(
+async def test_machine_past_its_pivot_goes_on_by_a_persons_finding(
     bench: Bench,
     simulators: Simulators,
     settings: Settings,

@@ -114,7 +114,7 @@ async def test_skipped_refund_stays_in_sight_until_requested_again(
 
 
 @pytest.mark.demand("F10", "B2")
-async def test_repair_of_a_held_task_and_of_no_step_are_told_apart(
+async def test_repair_tells_a_held_task_from_an_unknown_step(
     bench: Bench, settings: Settings, order: dict[str, Any], task_id: str
 ) -> None:
     async with bench.worker():

@@ -52,7 +52,7 @@ async def is_undone_once(bench: Bench, simulators: Simulators, task_id: str, *, 
 @pytest.mark.failure(93)
 @pytest.mark.demand("F11", "F3", "G6", "B9")
 @pytest.mark.parametrize("action", ["terminate", "reset", "cancel"])
-async def test_undo_that_loses_its_run_at_any_entry_is_finished_by_another(
+async def test_another_run_finishes_an_undo_lost_at_any_entry(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str, action: str
 ) -> None:
     ids = {service: f"{task_id}-{service}" for service in UNDOS.values()}

@@ -117,7 +117,7 @@ def alive(pids: dict[str, int]) -> list[str]:
     return [name for name, pid in pids.items() if psutil.pid_exists(pid)]
 
 
-async def test_up_is_alone_on_its_folder_and_starts_a_killed_worker_again(state_dir: Path) -> None:
+async def test_up_is_alone_on_its_folder_and_restarts_its_worker(state_dir: Path) -> None:
     async with up(state_dir) as first:
         stack = await first.prints()
         assert secret_variables(stack["env_file"])["TEMPORAL_ADDRESS"] == stack["temporal"]
@@ -139,7 +139,7 @@ async def test_up_is_alone_on_its_folder_and_starts_a_killed_worker_again(state_
     assert not os.path.exists(stack["env_file"])  # noqa: ASYNC240 (a look at the local disk)
 
 
-async def test_servers_of_a_killed_up_are_adopted_and_stopped_by_the_next(state_dir: Path) -> None:
+async def test_next_up_adopts_and_stops_a_killed_ones_servers(state_dir: Path) -> None:
     async with up(state_dir) as first:
         left = (await first.prints())["pids"]
         first.process.kill()
@@ -298,7 +298,7 @@ async def test_stack_outlives_its_terminal_if_nohup_started_it(state_dir: Path) 
 
 
 @pytest.mark.failure(102)
-async def test_stack_ends_with_the_process_that_it_was_told_to_end_with(state_dir: Path) -> None:
+async def test_stack_ends_with_the_process_that_it_follows(state_dir: Path) -> None:
     """`make up` tells it so: a make that is killed leaves nothing behind."""
     command = [sys.executable, str(ROOT / "starter.py"), "up", "--state-dir", str(state_dir), "-o", "json"]
     script = f"SAS_PARENT_PID=$$ {shlex.join(command)}; true"

@@ -69,7 +69,7 @@ def test_patch_that_fits_nothing_fails() -> None:
 
 @pytest.mark.demand("H10")
 @pytest.mark.timeout(300)
-async def test_planted_bugs_are_seen_and_the_same_runs_are_clean_without_them() -> None:
+async def test_planted_bugs_are_seen_and_runs_without_are_clean() -> None:
     showings = [showing async for showing in show([named(name) for name in SHOWN])]
     assert [s.bug for s in showings] == [NOTHING, *SHOWN]
     assert [s for s in showings if not s.is_well] == []

@@ -95,7 +95,7 @@ async def test_answer_with_what_postgresql_can_not_store_is_kept_without_it(
 
 
 @pytest.mark.failure(113)
-async def test_answer_that_comes_while_the_store_is_away_is_asked_for_again(
+async def test_answer_that_finds_no_store_is_asked_for_again(
     bench: Bench, templates: EmbeddedPostgres, databases: Databases, address: str
 ) -> None:
     async with bench.worker(Role.CALLBACKS), httpx.AsyncClient(timeout=30) as http:

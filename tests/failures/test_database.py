@@ -132,7 +132,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.failure(51)
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("trouble", ["no connection is free", "a lock is held", "a statement is slow", "it is silent"])
-async def test_database_that_does_not_answer_in_time_is_named_and_given_up(
+async def test_database_that_answers_too_late_is_named_and_given_up(
     databases: Databases, purses: Purses, trouble: str
 ) -> None:
     where = urlsplit(databases.app)

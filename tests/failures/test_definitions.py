@@ -103,7 +103,7 @@ async def test_changed_definition_of_a_released_version_is_a_permanent_fault(
 
 @pytest.mark.failure(90)
 @pytest.mark.demand("F9", "F12")
-async def test_undo_of_a_removed_step_is_left_to_a_person_at_once(
+async def test_undo_of_a_removed_step_is_left_to_people(
     bench: Bench, simulators: Simulators, task_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with bench.worker(Role.SCHEDULER):

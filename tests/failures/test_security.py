@@ -192,7 +192,7 @@ def with_canaries(order: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.failure(111)
 @pytest.mark.demand("H3")
-async def test_personal_data_is_in_no_log_no_summary_and_no_state_row(
+async def test_personal_data_is_in_no_log_summary_or_state_row(
     bench: Bench, simulators: Simulators, databases: Databases, order: dict[str, Any], task_id: str
 ) -> None:
     """One order goes well, one is declined and undone, one is contradicted; histories do hold the record."""

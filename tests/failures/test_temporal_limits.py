@@ -77,7 +77,7 @@ async def ask_often(bench: Bench, run: str, times: int) -> Counter[str]:
 
 @pytest.mark.failure(82)
 @pytest.mark.demand("F1")
-async def test_two_hundred_requests_for_undo_of_a_running_order_undo_it_once(
+async def test_two_hundred_undo_requests_undo_a_running_order_once(
     bench: Bench, databases: Databases, simulators: Simulators, order: dict[str, Any], task_id: str
 ) -> None:
     async with bench.worker():

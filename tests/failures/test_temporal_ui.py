@@ -121,7 +121,7 @@ async def violations(databases: Databases, simulators: Simulators) -> list[Any]:
         ("pause", {"stock", "charge", "ship", "confirm", "refund"}),
     ],
 )
-async def test_task_that_loses_its_run_at_any_step_ends_by_another_attempt(
+async def test_another_attempt_ends_a_task_whose_run_is_lost(
     bench: Bench,
     databases: Databases,
     simulators: Simulators,
@@ -267,7 +267,7 @@ async def test_unread_request_for_undo_is_passed_on_at_recovery(
 
 @pytest.mark.failure(94)
 @pytest.mark.demand("F1")
-async def test_request_for_undo_handed_on_by_its_run_is_not_passed_on_again(
+async def test_undo_request_that_its_run_handed_on_is_passed_once(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str
 ) -> None:
     simulators.fault("payments", "refuse", match={"undo": True, "task_id": task_id})
@@ -287,7 +287,7 @@ async def test_request_for_undo_handed_on_by_its_run_is_not_passed_on_again(
 
 @pytest.mark.failure(94)
 @pytest.mark.demand("D9", "F1")
-async def test_stale_runs_are_left_to_the_next_sweep_if_temporal_is_silent(
+async def test_stale_runs_wait_for_a_sweep_if_temporal_is_silent(
     temporal_server: EmbeddedTemporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host, port = temporal_server.address.split(":")

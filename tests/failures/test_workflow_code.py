@@ -79,7 +79,7 @@ async def test_release_that_does_not_replay_a_recorded_history_fails_the_gate(mo
 
 @pytest.mark.failure(86)
 @pytest.mark.demand("H6", "B8")
-async def test_task_that_a_new_release_can_not_replay_ends_after_the_rollback(
+async def test_task_that_a_release_can_not_replay_ends_after_rollback(
     bench: Bench, simulators: Simulators, order: dict[str, Any], task_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with bench.worker(Role.SCHEDULER):

@@ -73,7 +73,7 @@ def effects(simulators: Simulators, step: Step, task_id: str) -> list[dict[str, 
 
 @pytest.mark.demand("C13", "C2")
 @pytest.mark.parametrize(("definition", "step"), STEPS, ids=IDS)
-async def test_each_step_that_is_run_twice_has_one_effect_and_one_answer(
+async def test_each_step_run_twice_has_one_effect_and_answer(
     simulators: Simulators, definition: Definition, step: Step, task_id: str
 ) -> None:
     caller = _Caller(simulators, definition, task_id)
@@ -137,9 +137,7 @@ async def test_no_call_is_sent_once_the_time_is_up(
 
 @pytest.mark.failure(79)
 @pytest.mark.demand("C5", "C2")
-async def test_twin_that_is_still_at_work_is_waited_for_within_the_allowance(
-    simulators: Simulators, task_id: str
-) -> None:
+async def test_twin_at_work_is_waited_for_within_the_allowance(simulators: Simulators, task_id: str) -> None:
     """A worker has died during its call; the service goes on with it for longer than pauses of a second would wait."""
     definition, step = next((d, s) for d, s in STEPS if s.name == "charge")
     caller = _Caller(simulators, definition, task_id)

@@ -147,7 +147,7 @@ async def test_action_without_a_result_is_believed_by_its_status_too() -> None:
 @pytest.mark.demand("C5")
 @pytest.mark.parametrize(("status", "kind"), [(402, Failed), (503, GaveUp), (500, GaveUp)])
 @pytest.mark.parametrize("content", UNREADABLE.values(), ids=UNREADABLE)
-async def test_fault_whose_body_can_not_be_read_is_sorted_by_its_status(
+async def test_fault_with_an_unreadable_body_is_sorted_by_status(
     status: int, kind: type[Outcome], content: bytes
 ) -> None:
     assert isinstance(await asked(Service(status, content)), kind)
@@ -156,7 +156,7 @@ async def test_fault_whose_body_can_not_be_read_is_sorted_by_its_status(
 @pytest.mark.failure(21)
 @pytest.mark.demand("C5")
 @pytest.mark.parametrize(("length", "kept"), [(1, True), (200_000, True), (300_000, False), (5_000_000, False)])
-async def test_answer_too_long_to_keep_is_a_fault_that_is_not_repeated(length: int, kept: bool) -> None:
+async def test_answer_too_long_to_keep_is_a_permanent_fault(length: int, kept: bool) -> None:
     """A service that does what it is asked and answers with a very long id."""
     service = Service(201, json.dumps({"charge_id": "x" * length}).encode())
     outcome = await asked(service)
@@ -244,7 +244,7 @@ async def test_exception_before_the_first_call_costs_nothing_and_is_an_alert() -
 
 @pytest.mark.failure(30)
 @pytest.mark.demand("C5")
-async def test_request_an_agent_can_not_read_costs_nothing_and_is_an_alert() -> None:
+async def test_unreadable_request_costs_an_agent_nothing_but_an_alert() -> None:
     service = Service(200, CHARGED)
     outcome = await asked(service, body={"amount": 1})
     assert isinstance(outcome, StoodDown)

@@ -70,7 +70,7 @@ async def by_an_agent(hold: Hold) -> Outcome:
 @pytest.mark.failure(14)
 @pytest.mark.demand("C8", "C10")
 @pytest.mark.parametrize("answered", [True, False], ids=["the service's fence", "the Agent by itself"])
-async def test_refusal_of_a_stale_run_counts_only_if_the_service_gave_it(
+async def test_refusal_of_a_stale_run_counts_only_by_its_service(
     store: StoreBench, task_id: str, answered: bool
 ) -> None:
     hold = replace(await store.begun(task_id, step="charge"), run_id=RESET)

@@ -65,7 +65,7 @@ async def claimable(store: StoreBench) -> list[str]:
 
 @pytest.mark.failure(77)
 @pytest.mark.demand("C8")
-async def test_breaker_opens_after_so_many_failures_in_a_row_with_one_alert(store: StoreBench) -> None:
+async def test_breaker_opens_with_one_alert_after_failures_in_a_row(store: StoreBench) -> None:
     opened = [await failed(store, "stock") for _ in range(BREAKER.failures - 1)]
     await store.breakers.answered("stock", "t")
     opened += [await failed(store, "stock") for _ in range(BREAKER.failures + 2)]
@@ -170,7 +170,7 @@ async def test_services_that_open_together_are_probed_by_a_task_of_both(store: S
 @pytest.mark.failure(77)
 @pytest.mark.demand("C8")
 @pytest.mark.usefixtures("side_by_side")
-async def test_service_is_not_probed_by_a_task_that_another_one_keeps_back(store: StoreBench) -> None:
+async def test_task_held_up_by_one_service_probes_no_other(store: StoreBench) -> None:
     await store.submitted("needs-both")
     await store.submitted("needs-stock", "provisioning")
     store.owner("UPDATE step SET service = 'stock' WHERE task_id = 'needs-stock'")
@@ -317,7 +317,7 @@ async def test_breaker_forced_closed_holds_nothing_back_whatever_fails(store: St
 
 
 @pytest.mark.demand("C8")
-async def test_task_waits_if_a_step_that_may_start_needs_an_open_service(store: StoreBench) -> None:
+async def test_task_waits_if_a_due_step_needs_an_open_service(store: StoreBench) -> None:
     """A fork over two services: an attempt could not go on without the one that is out, whatever the order of steps."""
     await store.submitted("t", "provisioning")
     store.owner("UPDATE step SET service = 'disks' WHERE name = 'disk'")
@@ -328,7 +328,7 @@ async def test_task_waits_if_a_step_that_may_start_needs_an_open_service(store: 
 
 
 @pytest.mark.demand("C8")
-async def test_step_that_may_not_start_yet_keeps_nobody_from_those_before_it(store: StoreBench) -> None:
+async def test_step_not_yet_due_keeps_nobody_from_those_before(store: StoreBench) -> None:
     await store.submitted("t", "provisioning")
     store.owner("UPDATE step SET service = 'machines' WHERE name = 'machine'")
     await open_breaker(store, "machines")
@@ -336,7 +336,7 @@ async def test_step_that_may_not_start_yet_keeps_nobody_from_those_before_it(sto
 
 
 @pytest.mark.demand("C8")
-async def test_probe_is_the_only_one_while_it_is_held_beyond_its_lease(store: StoreBench) -> None:
+async def test_probe_held_beyond_its_lease_is_still_the_only_one(store: StoreBench) -> None:
     for name in ("a", "b"):
         await store.submitted(name)
     await open_breaker(store, "stock")

@@ -255,7 +255,7 @@ async def test_fault_of_a_call_that_is_not_http_is_sorted_too(
 
 @pytest.mark.failure(17)
 @pytest.mark.demand("C3")
-async def test_call_that_is_not_http_begins_nothing_once_the_time_is_up() -> None:
+async def test_call_without_http_begins_nothing_after_its_time() -> None:
     Bell.rung.clear()
     outcome = await ask(Bell, "", "ring", within_s=0.05, access={"rope": "hemp"})
     assert (type(outcome), Bell.rung) == (StoodDown, [])

@@ -95,7 +95,7 @@ async def test_claim_passes_over_a_row_that_somebody_else_has_locked(store: Stor
     assert sorted(c.task.task_id for c in claims) == ["t-0", "t-2"]
 
 
-async def test_claim_takes_only_what_the_worker_has_loaded_and_what_is_due(store: StoreBench, task_id: str) -> None:
+async def test_claim_takes_only_what_is_loaded_and_due(store: StoreBench, task_id: str) -> None:
     await store.submitted(task_id)
     assert await store.store.claims.claim("worker", [("order", 2), ("provisioning", 1)], 10) == []
     store.owner("UPDATE task SET not_before = clock_timestamp() + interval '1 hour'")
@@ -117,7 +117,7 @@ async def test_of_two_claimers_exactly_one_wins_in_each_of_200_rounds(store: Sto
 
 
 @pytest.mark.demand("B3")
-async def test_claim_whose_run_has_begun_is_not_given_back_as_not_started(store: StoreBench, task_id: str) -> None:
+async def test_claim_whose_run_began_is_not_given_back_as_unstarted(store: StoreBench, task_id: str) -> None:
     await store.submitted(task_id)
     (claim,) = await store.store.claims.claim("worker", LOADED, 1)
     hold = claim.hold(RUN)

@@ -266,7 +266,7 @@ def test_taken_port_is_noticed_whatever_the_server_says() -> None:
 
 
 @pytest.mark.failure(100)
-def test_server_that_has_served_returns_on_its_ports_or_not_at_all(temporal: EmbeddedTemporal) -> None:
+def test_server_returns_on_its_ports_or_not_at_all(temporal: EmbeddedTemporal) -> None:
     """Its clients know no other."""
     port = temporal.port
     temporal.stop()

@@ -113,7 +113,7 @@ async def test_holder_in_time_may_write_and_its_event_names_its_run(
     store.is_consistent(task_id)
 
 
-async def test_holder_may_still_let_go_after_its_deadline_until_it_is_evicted(store: StoreBench, task_id: str) -> None:
+async def test_holder_may_let_go_after_its_deadline_until_evicted(store: StoreBench, task_id: str) -> None:
     hold = await store.begun(task_id)
     store.expire(task_id)
     report = await store.store.steps.release(hold, "draining", step="stock", sent=None, delay=AT_ONCE)

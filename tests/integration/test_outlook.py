@@ -22,9 +22,7 @@ async def next_of(reads: Reads, task_id: str) -> str:
 
 
 @pytest.mark.demand("F9", "F10", "G5")
-async def test_outlook_of_a_failed_undo_names_the_entry_and_every_way_on(
-    store: StoreBench, reads: Reads, task_id: str
-) -> None:
+async def test_outlook_of_a_failed_undo_names_every_way_on(store: StoreBench, reads: Reads, task_id: str) -> None:
     await refund_refused(store, task_id)
     then = await next_of(reads, task_id)
     assert "undoes what is left (charge, stock)" in then
@@ -42,9 +40,7 @@ async def test_outlook_of_a_failed_undo_names_the_entry_and_every_way_on(
 
 
 @pytest.mark.demand("F9", "G5")
-async def test_outlook_of_a_too_old_undo_does_not_advise_to_ask_again(
-    store: StoreBench, reads: Reads, task_id: str
-) -> None:
+async def test_outlook_of_a_too_old_undo_advises_no_repetition(store: StoreBench, reads: Reads, task_id: str) -> None:
     await refund_refused(store, task_id)
     store.owner("UPDATE compensation SET error = %(error)s WHERE step = 'charge'", error=Jsonb({"code": KEY_FORGOTTEN}))
     then = await next_of(reads, task_id)

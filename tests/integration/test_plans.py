@@ -184,7 +184,7 @@ def reads_as_before(found: list[Scan], before: list[Scan]) -> None:
 @pytest.mark.failure(67, 73)
 @pytest.mark.demand("D4", "D10", "H12")
 @pytest.mark.timeout(180)
-def test_claim_and_sweep_read_no_more_rows_and_pages_whatever_piles_up(planner: Planner) -> None:
+def test_claim_and_sweep_read_no_more_whatever_piles_up(planner: Planner) -> None:
     """First a million closed tasks, then an outage: 30,000 tasks due, and as many expired."""
     small = {(name, mode): planner.explain(name, PARAMS[name], mode) for name, mode in CASES}
     for (name, _), found in small.items():

@@ -182,9 +182,7 @@ async def test_repair_of_what_is_not_there_names_what_there_is(
 
 
 @pytest.mark.demand("F7", "F10")
-async def test_step_whose_call_may_be_on_its_way_is_not_closed_by_hand(
-    store: StoreBench, reads: Reads, task_id: str
-) -> None:
+async def test_step_with_a_call_under_way_is_not_closed(store: StoreBench, reads: Reads, task_id: str) -> None:
     """Whatever a person has seen: the charge can still arrive, and a hand leaves no tombstone. A skip says nothing."""
     await store.begun(task_id, step="charge")
     await store.store.requests.undo(asked(task_id))
@@ -358,7 +356,7 @@ async def test_repair_is_on_record_with_who_why_and_the_evidence(store: StoreBen
 
 
 @pytest.mark.demand("F10", "B2")
-async def test_of_two_repairs_at_once_one_is_made_and_the_other_told(store: StoreBench, reads: Reads) -> None:
+async def test_one_of_two_repairs_at_once_is_made(store: StoreBench, reads: Reads) -> None:
     for n in range(10):
         task_id = f"t-{n}"
         await refund_refused(store, task_id)
@@ -374,7 +372,7 @@ async def test_of_two_repairs_at_once_one_is_made_and_the_other_told(store: Stor
 
 
 @pytest.mark.demand("F10", "B2")
-async def test_repair_and_claim_at_once_leave_the_entry_to_one_of_them(store: StoreBench, reads: Reads) -> None:
+async def test_repair_and_claim_at_once_share_no_entry(store: StoreBench, reads: Reads) -> None:
     for n in range(10):
         task_id = f"t-{n}"
         await asked_for(store, task_id)

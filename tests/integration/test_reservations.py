@@ -49,7 +49,7 @@ async def test_second_call_in_one_attempt_reserves_anew_and_keeps_the_deadline(s
 
 
 @pytest.mark.demand("B8", "C3", "E1")
-async def test_new_attempt_gets_a_new_deadline_and_the_rest_of_the_budget(store: StoreBench, task_id: str) -> None:
+async def test_new_attempt_gets_a_deadline_and_the_budgets_rest(store: StoreBench, task_id: str) -> None:
     await store.begun(task_id)
     await recovered(store, task_id)
     before = store.step(task_id, "stock")

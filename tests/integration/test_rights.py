@@ -120,9 +120,7 @@ def is_allowed(who: str, kind: EventKind, before: TaskState, held: bool, after: 
 @pytest.mark.demand("D3", "H5")
 @pytest.mark.parametrize(("before", "held"), BEGINNINGS, ids=str)
 @pytest.mark.parametrize("who", [APPLICATION, SUPERVISOR])
-def test_each_role_makes_the_moves_that_are_its_own_and_no_others(
-    tasks: Databases, who: str, before: TaskState, held: bool
-) -> None:
+def test_each_role_makes_its_own_moves_and_no_others(tasks: Databases, who: str, before: TaskState, held: bool) -> None:
     with role(tasks, who) as connection:
         for after, kind in product(TaskState, EventKind):
             connection.execute("SAVEPOINT here")
@@ -375,7 +373,7 @@ def test_application_changes_no_policy_and_no_answer(tasks: Databases, statement
 
 @pytest.mark.failure(108)
 @pytest.mark.demand("H5")
-def test_role_with_a_right_of_its_own_may_do_no_more_than_supervise(tasks: Databases, opened: StoreBench) -> None:
+def test_unknown_role_with_rights_may_only_supervise(tasks: Databases, opened: StoreBench) -> None:
     opened.owner("CREATE ROLE stranger; GRANT SELECT, INSERT, UPDATE ON task, step, event TO stranger")
     try:
         with psycopg.connect(tasks.owner) as connection:

@@ -200,7 +200,7 @@ WAIT_BY_CODE = {"25006", "25P03", "25P04", "3D000"}
 
 
 @pytest.mark.failure(56)
-def test_every_error_of_the_database_is_either_waited_out_or_a_mistake() -> None:
+def test_every_database_error_is_waited_out_or_a_mistake() -> None:
     codes = {c for c in errors._sqlcodes if (len(c) == 5 and c[0].isdigit()) or c[:2] in WAIT}
     found = {c for c in codes if is_out_of_reach(errors.lookup(c)("said so"))}
     assert found == {c for c in codes if c[:2] in WAIT or c in WAIT_BY_CODE}
@@ -225,7 +225,7 @@ async def of_the_state_database(dsn: str) -> Check:
 
 @pytest.mark.failure(53)
 @pytest.mark.demand("H5")
-async def test_doctor_names_a_pooler_an_owners_login_and_a_read_only_server(
+async def test_doctor_names_pooler_owners_login_and_read_only_server(
     store: StoreBench, templates: EmbeddedPostgres
 ) -> None:
     databases = store.databases

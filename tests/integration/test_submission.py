@@ -339,7 +339,7 @@ async def test_every_wrong_field_is_named_at_once(store: StoreBench) -> None:
 
 @pytest.mark.failure(21, 113)
 @pytest.mark.demand("A1")
-def test_message_over_256_kib_is_refused_and_one_just_within_is_taken(store: StoreBench) -> None:
+def test_message_over_256_kib_is_refused_and_no_smaller_one(store: StoreBench) -> None:
     spare = MOST_BYTES - len(message().encode())
     most = message() + " " * spare
     assert store.desk.parse(most).task_id == "t-1"

@@ -232,7 +232,7 @@ async def test_expiry_across_an_outage_counts_nothing_however_late_it_is_found(
         "the first sweep of all, which came late",
     ],
 )
-async def test_outage_is_known_by_the_time_for_which_a_task_was_held(
+async def test_outage_is_known_by_the_time_of_a_hold(
     store: StoreBench, task_id: str, finished_ago: tuple[float, ...], held_for: float, counts: bool
 ) -> None:
     supervised(store, *finished_ago)
@@ -597,7 +597,7 @@ async def test_long_wait_for_the_first_claim_is_no_lack_of_progress(store: Store
 @pytest.mark.failure(34)
 @pytest.mark.demand("D11", "F8", "F9", "G7")
 @pytest.mark.parametrize("where", ["waiting", "backing off", "held"])
-async def test_undo_that_does_not_finish_is_one_alert_and_shown_as_stalled(
+async def test_unfinished_undo_is_one_alert_and_shown_as_stalled(
     store: StoreBench, reads: Reads, task_id: str, where: str
 ) -> None:
     await asked(store, task_id, 11)
@@ -632,7 +632,7 @@ async def test_undo_that_stalls_is_found_behind_any_number_that_do_not(store: St
 
 
 @pytest.mark.demand("D11", "F8")
-async def test_undo_that_is_asked_for_anew_and_stalls_again_is_another_alert(store: StoreBench, task_id: str) -> None:
+async def test_undo_asked_anew_that_stalls_is_another_alert(store: StoreBench, task_id: str) -> None:
     await asked(store, task_id, 11)
     await sweep(store)
     hold = await store.claim(task_id)

@@ -205,7 +205,7 @@ async def test_second_undo_after_a_quarantine_has_another_key_which_stays(store:
 
 @pytest.mark.failure(34)
 @pytest.mark.demand("F9", "C2")
-async def test_undo_repeated_after_a_failure_has_a_new_key_where_not_done(store: StoreBench, task_id: str) -> None:
+async def test_repeated_undo_has_a_new_key_where_not_done(store: StoreBench, task_id: str) -> None:
     await refund_refused(store, task_id)
     for n in range(1, 3):
         assert (await store.store.requests.undo(asked(task_id))).verdict == "accepted"
@@ -342,7 +342,7 @@ async def test_undo_repeated_after_a_failure_has_a_fresh_budget(store: StoreBenc
         ("Undone", False, False),
     ],
 )
-async def test_task_is_past_its_pivot_once_that_may_have_had_its_effect(
+async def test_task_is_past_a_pivot_that_may_have_an_effect(
     store: StoreBench, task_id: str, state: str, unknown: bool, past: bool
 ) -> None:
     await store.submitted(task_id, "provisioning")

@@ -192,7 +192,7 @@ async def test_undo_waits_for_a_step_that_is_still_being_done(refunding: tuple[R
 
 
 @pytest.mark.demand("F4")
-async def test_agent_that_can_not_ask_decides_what_an_undo_without_a_result_is(
+async def test_agent_that_can_not_ask_decides_an_undo_without_result(
     refunding: tuple[Refunding, str],
 ) -> None:
     service, url = refunding

@@ -308,7 +308,7 @@ def test_task_that_was_taken_in_over_the_cap_is_named() -> None:
     assert over_the_cap(submitted("one", -100, -50), submitted("two", -60, -40)) == ["two"]
 
 
-def test_task_that_was_taken_in_when_there_was_room_again_is_not() -> None:
+def test_task_taken_in_with_room_is_not_named() -> None:
     assert over_the_cap(submitted("one", -100, -50), submitted("two", -40)) == []
 
 

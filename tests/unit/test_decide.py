@@ -175,7 +175,7 @@ def test_past_the_threshold_the_task_is_undone() -> None:
 
 
 @pytest.mark.demand("D7")
-def test_task_past_its_threshold_is_in_error_if_the_policy_says_so() -> None:
+def test_task_past_its_threshold_is_in_error_by_policy() -> None:
     policies = {**POLICIES, "on_spent": "error"}
     assert decide(task(step(failure_count=3), policies=policies)).target is TaskState.ERROR
 
@@ -334,7 +334,7 @@ tasks = st.builds(
 @pytest.mark.demand("D3", "D5", "D7")
 @settings(deadline=None)
 @given(tasks)
-def test_whatever_comes_the_answer_is_a_legal_move_with_a_finite_delay(found: ExpiredTask) -> None:
+def test_every_answer_is_a_legal_move_with_finite_delay(found: ExpiredTask) -> None:
     answer = decide(found)
     assert may_move(found.state, answer.target)
     assert answer.target is not TaskState.PROCESSING

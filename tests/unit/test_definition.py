@@ -105,7 +105,7 @@ def test_back_off_grows_by_a_finite_factor(factor: float) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_step_that_must_not_be_run_is_refused_by_name_and_value(broken: Step, said: str) -> None:
+def test_unsafe_step_is_refused_by_name_and_value(broken: Step, said: str) -> None:
     assert said in refused(step("a"), broken)
 
 
@@ -211,7 +211,7 @@ def test_in_a_sequence_each_step_is_followed_by_the_next() -> None:
 
 
 @pytest.mark.demand("B5")
-def test_no_step_begins_with_the_completion_of_the_one_before_a_fork() -> None:
+def test_completion_before_a_fork_begins_no_step() -> None:
     found = definition(step("a"), step("b", after=("a",)), step("c", after=("a",)))
     assert found.follower(found.step("a")) is None
 

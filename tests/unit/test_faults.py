@@ -119,7 +119,7 @@ def test_retry_after_as_a_date_is_the_time_until_then() -> None:
 
 @pytest.mark.failure(68)
 @pytest.mark.demand("C4", "C5")
-def test_retry_after_as_a_date_is_measured_by_the_services_own_clock() -> None:
+def test_retry_after_date_is_measured_by_the_services_clock() -> None:
     """The two clocks may be years apart; only the service's own two stamps are compared."""
     said_at = "Wed, 21 Oct 2015 07:28:00 GMT"
     fault = fault_of_answer(answer(503, Retry_After="Wed, 21 Oct 2015 07:28:30 GMT", Date=said_at))

@@ -19,7 +19,7 @@ class Clock:
 
 @pytest.mark.demand("C4")
 @pytest.mark.parametrize("beat_first", [True, False], ids=["the beat comes first", "the task comes first"])
-def test_task_begun_just_after_a_stop_may_be_as_old_as_the_stop(beat_first: bool) -> None:
+def test_task_begun_behind_a_stop_may_be_as_old(beat_first: bool) -> None:
     clock = Clock()
     stalls = StallDetector(clock)
     clock.now += 25

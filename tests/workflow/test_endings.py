@@ -91,7 +91,7 @@ async def worker(client: Client, store: Store) -> AsyncIterator[None]:
 
 @pytest.mark.failure(46)
 @pytest.mark.demand("F1")
-async def test_request_joined_to_one_of_a_lost_attempt_is_asked_by_itself(client: Client) -> None:
+async def test_request_joined_to_a_lost_attempts_is_asked_anew(client: Client) -> None:
     """The one handed on holds for that attempt only; whoever signalled the same workflow asked without a condition."""
     task_id = f"t-{uuid4().hex[:8]}"
     store = Store(lambda r: "not_holder" if r.holder else "accepted", {})

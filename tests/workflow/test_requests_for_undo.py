@@ -41,7 +41,7 @@ def test_request_for_undo_keeps_the_first_of_any_number() -> None:
 @pytest.mark.failure(108)
 @pytest.mark.demand("F1", "G4")
 @pytest.mark.parametrize("name", ["supervisor", "cli:ada", "signal:ada", ""])
-def test_requester_that_a_signal_names_is_recorded_as_one_of_a_signal(name: str) -> None:
+def test_requester_named_by_a_signal_is_recorded_as_such(name: str) -> None:
     asked = read_request(carrying({"requester": name, "reason": "late"}), 1)
     assert asked.requester == f"signal:{name or 'unnamed'}"
 
