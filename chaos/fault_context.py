@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import DictRow, dict_row
 
-from chaos.testbed import Testbed
+from chaos.testbed import ChaosTestbed
 
 PATIENCE_S = 8.0
 """How long a fault that waits for traffic waits for it."""
@@ -21,7 +21,7 @@ PATIENCE_S = 8.0
 class FaultContext:
     """Shared by all kinds of fault of one run."""
 
-    def __init__(self, testbed: Testbed, random: Random) -> None:
+    def __init__(self, testbed: ChaosTestbed, random: Random) -> None:
         self.testbed, self.random = testbed, random
         self.locks: defaultdict[object, asyncio.Lock] = defaultdict(asyncio.Lock)
 

@@ -24,7 +24,7 @@ from chaos.process_faults import Lines, Processes
 from chaos.processes import Worker
 from chaos.proxy import Cut
 from chaos.service_faults import Runs, Services
-from chaos.testbed import Testbed
+from chaos.testbed import ChaosTestbed
 from domain.faults import Unreachable
 from testing.clocks import clock_off_by
 
@@ -72,7 +72,7 @@ class Injector:
         strokes: What was done. ends: How often a worker ended by itself, by exit code: a part was away when it started.
     """
 
-    def __init__(self, testbed: Testbed, workers: int, sweeper: Worker, random: Random) -> None:
+    def __init__(self, testbed: ChaosTestbed, workers: int, sweeper: Worker, random: Random) -> None:
         self._testbed, self._random = testbed, random
         self._workers = [*(testbed.worker(n) for n in range(workers)), sweeper]
         self._context = FaultContext(testbed, random)

@@ -13,7 +13,7 @@ from audit.evidence import Ledgers
 from audit.run import AuditResult
 from chaos.faults import Injector
 from chaos.histories import Histories
-from chaos.testbed import Testbed
+from chaos.testbed import ChaosTestbed
 from chaos.workload import Traffic
 from domain.messages import Json
 from domain.states import TaskState
@@ -108,7 +108,7 @@ def missing(figures: Figures, guards: Guards) -> Iterator[str]:
 
 def count(
     figures: Figures,
-    testbed: Testbed,
+    testbed: ChaosTestbed,
     traffic: Traffic,
     injector: Injector,
     found: AuditResult,
@@ -145,6 +145,6 @@ def count(
     figures.calls, figures.fenced, figures.barred = dict(calls.most_common()), calls["stale_token"], dict(barred)
 
 
-def rows(testbed: Testbed, query: str, *params: Any) -> list[tuple[Any, ...]]:
+def rows(testbed: ChaosTestbed, query: str, *params: Any) -> list[tuple[Any, ...]]:
     with psycopg.connect(testbed.owner) as connection:
         return connection.execute(query, params).fetchall()

@@ -30,7 +30,7 @@ from chaos.faults import Injector, Stroke, needed
 from chaos.figures import Guards
 from chaos.soak_plot import plot
 from chaos.temporal_cluster import PROGRAMS
-from chaos.testbed import Testbed
+from chaos.testbed import ChaosTestbed
 from chaos.verdict import Verdict, evaluate, machine
 from chaos.workload import Traffic, make_plans, stores_through_proxies
 from domain.messages import Json
@@ -143,7 +143,7 @@ class Run:
             "task_slots": options.slots,
             "claim_within": timedelta(seconds=10),
         }
-        async with Testbed(
+        async with ChaosTestbed(
             folder, workers=options.workers + 1, roles=roles, seed=options.seed, cluster=options.cluster, **settings
         ) as self._testbed:
             sweeper = self._testbed.worker(options.workers)

@@ -75,7 +75,7 @@ _WORDS: dict[type, Literal["accepted", "conflict", "refused", "unreachable"]] = 
 }
 
 
-class Testbed:
+class ChaosTestbed:
     """Use it with `async with`.
 
     Args:
@@ -112,7 +112,7 @@ class Testbed:
         self.answers: list[SubmissionReply] = []
         self.proxies: dict[str, Proxy] = {}
 
-    async def __aenter__(self) -> Testbed:
+    async def __aenter__(self) -> ChaosTestbed:
         async with AsyncExitStack() as stack:
             await self._open(stack)
             self._stack = stack.pop_all()

@@ -27,7 +27,7 @@ from audit.task import Tolerances
 from chaos.faults import Injector
 from chaos.figures import Figures, Guards, count, missing, rows
 from chaos.histories import replay
-from chaos.testbed import Testbed, without_duplicates
+from chaos.testbed import ChaosTestbed, without_duplicates
 from chaos.workload import Traffic
 from definitions.order import Order
 from domain.ids import undo_request_id
@@ -142,7 +142,7 @@ def machine() -> Json:
     }
 
 
-async def _undone(testbed: Testbed, traffic: Traffic) -> AsyncIterator[Violation]:
+async def _undone(testbed: ChaosTestbed, traffic: Traffic) -> AsyncIterator[Violation]:
     """Whoever asked for undo, and whose request was taken, gets it; a task past its pivot may say no."""
     query = "SELECT task_id, definition, state, past_pivot(task_id) FROM task WHERE task_id = ANY(%s)"
     for task_id, definition, state, is_past_pivot in rows(testbed, query, list(traffic.asked)):
@@ -157,7 +157,7 @@ async def _undone(testbed: Testbed, traffic: Traffic) -> AsyncIterator[Violation
             yield Violation("undo_that_was_asked_for_is_done", task_id, f"asked by {way}{told}; it is {state}")
 
 
-async def _verdict(testbed: Testbed, workflow_id: str) -> str:
+async def _verdict(testbed: ChaosTestbed, workflow_id: str) -> str:
     """The verdict of a request for undo; why there is none, where there is none."""
     try:
         async with asyncio.timeout(_ANSWERS_IN_S):
@@ -166,7 +166,7 @@ async def _verdict(testbed: Testbed, workflow_id: str) -> str:
         return f"none ({error!r})"
 
 
-def _money(testbed: Testbed, traffic: Traffic, figures: Figures) -> Iterator[Violation]:
+def _money(testbed: ChaosTestbed, traffic: Traffic, figures: Figures) -> Iterator[Violation]:
     """What customers have paid and not got back is what the Processed orders cost, by the submitters' own books."""
     answer = httpx.get(f"{testbed.simulators.url}/control/summary", timeout=60).raise_for_status().json()
     booked = answer["payments"]["money"]

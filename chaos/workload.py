@@ -18,7 +18,7 @@ from typing import Literal
 from temporalio.service import RPCError
 
 from audit.evidence import SubmissionReply
-from chaos.testbed import Testbed, line_of_log
+from chaos.testbed import ChaosTestbed, line_of_log
 from domain.faults import Unreachable, UsageError
 from domain.ids import attempt_id, undo_request_id
 from domain.messages import Json
@@ -105,7 +105,7 @@ def _machine(kind: str, number: int) -> Json:
 
 
 @asynccontextmanager
-async def stores_through_proxies(testbed: Testbed) -> AsyncIterator[Stores]:
+async def stores_through_proxies(testbed: ChaosTestbed) -> AsyncIterator[Stores]:
     """Both databases, as a submitter reaches them: `open_stores` would wait for a proxy of this very event loop."""
     dsn, orders_dsn = (x.get_secret_value() for x in (testbed.settings.database_url, testbed.settings.orders_url))
     async with (
@@ -124,7 +124,7 @@ class Traffic:
         asked: Tasks whose undo the store has accepted, or whose request Temporal has taken, and which way that was.
     """
 
-    def __init__(self, testbed: Testbed, stores: Stores, plans: Iterator[Plan], random: Random) -> None:
+    def __init__(self, testbed: ChaosTestbed, stores: Stores, plans: Iterator[Plan], random: Random) -> None:
         self.testbed, self._stores, self._coming, self._random = testbed, stores, plans, random
         self.plans: list[Plan] = []
         self.answers: list[SubmissionReply] = []

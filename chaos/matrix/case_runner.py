@@ -16,7 +16,7 @@ from typing import Any, LiteralString
 import psycopg
 
 from chaos.fork_server import ForkServer
-from chaos.testbed import Testbed
+from chaos.testbed import ChaosTestbed
 from runtime.wiring import sweep_settings
 from store.database import Database
 from store.supervision import Supervision
@@ -75,7 +75,7 @@ class CaseRunner:
             "sweep_page": 1,
             "sweep_pages": SWEEP_PAGES,
         }
-        self.testbed = Testbed(folder, proxied=proxied, fork_server=fork_server, variables=variables, **settings)
+        self.testbed = ChaosTestbed(folder, proxied=proxied, fork_server=fork_server, variables=variables, **settings)
         self.dead: list[str] = []
         self._read = 0
 

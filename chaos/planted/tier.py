@@ -33,7 +33,7 @@ from chaos.matrix.scenarios import SCENARIOS
 from chaos.planted.bug import CHAOS, Bug
 from chaos.planted.bugs import NOTHING, named
 from chaos.planted.patches import Behaviour, put_in
-from chaos.testbed import Testbed
+from chaos.testbed import ChaosTestbed
 
 REPORT = "REPORT "
 """Before a line that is a report: Temporal's client prints lines of its own."""
@@ -96,7 +96,7 @@ class Bench:
 
 
 @contextmanager
-def _disarmed(testbed: Testbed, bug: Bug) -> Iterator[None]:
+def _disarmed(testbed: ChaosTestbed, bug: Bug) -> Iterator[None]:
     """The state store without what would refuse the bug."""
     with psycopg.connect(testbed.owner, autocommit=True) as owner:
         for statement in bug.disarms[:1]:
@@ -122,13 +122,13 @@ def _given(bug: Bug) -> Callable[[], None]:
     """Every process of the testbed that is made meanwhile is asked to have the bug."""
 
     def make(real: Any) -> Any:
-        async def _open(self: Testbed, stack: AsyncExitStack) -> None:
+        async def _open(self: ChaosTestbed, stack: AsyncExitStack) -> None:
             self._variables = {**self._variables, "PLANT": bug.name}
             await real(self, stack)
 
         return _open
 
-    return put_in([Behaviour(Testbed, "_open", make)])
+    return put_in([Behaviour(ChaosTestbed, "_open", make)])
 
 
 async def run(names: Sequence[str], seed: int) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.testbed import Testbed
+from chaos.testbed import ChaosTestbed
 from runtime.roles import Role
 from testing.records import ORDER
 
@@ -30,7 +30,7 @@ async def test_failing_service_gets_no_more_calls_than_its_budget_whoever_dies(t
     ids = {
         f"{service}-{'undo' if undo else 'do'}-{n}": (service, undo) for service, undo in ALWAYS for n in range(EACH)
     }
-    async with Testbed(tmp_path, workers=len(ROLES), seed=SEED, breaker_failures=10_000) as testbed:
+    async with ChaosTestbed(tmp_path, workers=len(ROLES), seed=SEED, breaker_failures=10_000) as testbed:
         await asyncio.gather(*(testbed.worker(n).start(ROLES=role) for n, role in enumerate(ROLES)))
         for task_id, (service, undo) in ids.items():
             testbed.simulators.fault(service, "error", match={"task_id": task_id, "undo": undo})

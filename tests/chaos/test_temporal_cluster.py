@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from chaos.temporal_cluster import lacking
-from chaos.testbed import Testbed
+from chaos.testbed import ChaosTestbed
 from domain.faults import Unreachable
 from runtime.temporal import check_namespace, connect
 from testing.records import ORDER
@@ -24,7 +24,7 @@ ORDERS = 6
 async def test_orders_settle_while_each_process_of_a_cluster_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with Testbed(tmp_path, cluster=True) as testbed:
+    async with ChaosTestbed(tmp_path, cluster=True) as testbed:
         await only_whoever_has_both_gets_in(testbed, monkeypatch)
         await testbed.worker(0).start()
         for member in testbed.temporal:
@@ -35,7 +35,7 @@ async def test_orders_settle_while_each_process_of_a_cluster_is_killed(
         assert await testbed.audit() == []
 
 
-async def only_whoever_has_both_gets_in(testbed: Testbed, monkeypatch: pytest.MonkeyPatch) -> None:
+async def only_whoever_has_both_gets_in(testbed: ChaosTestbed, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client certificate and the API key."""
     for name, value in testbed.to_temporal.items():
         monkeypatch.setenv(name, value)
