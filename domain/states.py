@@ -1,7 +1,7 @@
 """The state machine: every state, and every transition that is legal.
 
-This table is the one place where the machine is written down. The database refuses what is not in it (a trigger
-built from the same pairs in the migration), and a test walks every pair against the database.
+The database has the same pairs, in `store/triggers/event.sql`, and refuses every other change. A test walks every pair
+against it, so that neither can change alone.
 
     submitted ─► Pending ──claimed──► Processing ──processed──► Processed
                   ▲  ▲ │                │ │ │                       │

@@ -70,8 +70,9 @@ def test_tests_of_every_demand_are_counted() -> None:
 
 
 def test_decisions_are_numbered_without_a_gap() -> None:
-    titles = {p.name[:4]: p.read_text(encoding="utf-8").split(":")[0] for p in (ROOT / "docs/decisions").glob("*.md")}
-    assert titles == {f"{n:04}": f"# {n:04}" for n in range(1, len(titles) + 1)}
+    found = sorted((ROOT / "docs/decisions").glob("*.md"))
+    titles = [(p.name[:4], p.read_text(encoding="utf-8").split(":")[0]) for p in found]
+    assert titles == [(f"{n:04}", f"# {n:04}") for n in range(1, len(found) + 1)]
 
 
 def test_met_demand_has_a_test_and_an_unmet_one_none() -> None:
