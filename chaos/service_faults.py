@@ -7,8 +7,6 @@ from contextlib import suppress
 from typing import Any
 
 import httpx
-from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 from temporalio.service import RPCError
 
@@ -16,12 +14,10 @@ from chaos.fault_context import PATIENCE_S, FaultContext
 from devstack.stack.environment import SERVICES
 from domain.messages import Json
 from supervisor.schedule import SCHEDULE_ID
+from testing.runs import reset
 
 _STALL_S = 20
 """Long enough for an undo to be claimed, behind all that waits, and to reach the service first."""
-
-_FIRST_TASK_DONE = 4
-"""The event with which the first workflow task of a run completes: where a reset goes back to."""
 
 
 class Services:
@@ -138,7 +134,6 @@ class Runs:
 
     async def reset(self) -> int:
         """Reset an attempt, at work or over. Seen: there is another run of it."""
-        client = self._context.testbed.client
         rows = await self._context.rows(
             "SELECT definition || '/' || task_id || '/' || epoch AS run FROM task"
             " WHERE run_id IS NOT NULL OR (epoch > 0 AND locked_by IS NULL) ORDER BY updated_at DESC LIMIT 50"
@@ -146,15 +141,7 @@ class Runs:
         if not rows:
             return 0
         run = self._context.random.choice(rows)["run"]
-        await client.workflow_service.reset_workflow_execution(
-            ResetWorkflowExecutionRequest(
-                namespace=client.namespace,
-                workflow_execution=WorkflowExecution(workflow_id=run),
-                reason="chaos",
-                request_id=run,
-                workflow_task_finish_event_id=_FIRST_TASK_DONE,
-            )
-        )
+        await reset(self._context.testbed.client, run, request_id=run)
         return 1
 
     async def _at_work(self) -> WorkflowHandle[Any, Any] | None:

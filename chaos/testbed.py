@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Literal
@@ -21,13 +19,7 @@ import psycopg
 from temporalio.client import Client
 from temporalio.envconfig import ClientConfig
 
-from audit.checks import Violation
-from audit.evidence import Call, Ledger, Ledgers, SubmissionReplies, SubmissionReply
-from audit.run import audit
-from audit.sources.ledgers import read_ledgers
-from audit.sources.runs import read_runs
-from audit.sources.stores import open_loader
-from audit.task import Tolerances
+from audit.evidence import SubmissionReply
 from chaos.fork_server import Child, ForkServer
 from chaos.processes import Part, Server, Worker
 from chaos.proxy import Proxy
@@ -49,7 +41,7 @@ from runtime.wiring import Stores, open_stores
 from store.admission import CapReached
 from store.reads import Reads, open_reads
 from store.submission import Accepted, DeadLettered, Submission, SubmissionOutcome, digest_of
-from testing.databases import make_databases
+from testing.databases import make_databases, publish_all
 from testing.settings import environment, settings_at
 from testing.simulators import Simulators, simulator_process
 from testing.waiting import eventually
@@ -63,9 +55,6 @@ LOWERED_LIMITS = {
     "history.maximumSignalsPerExecution": str(MOST_SIGNALS),  # of 10,000
     "history.maximumBufferedEventsBatch": str(MOST_BUFFERED),  # of 100: a workflow task fails then
 }
-
-_NETWORK = timedelta(seconds=5)
-"""So much later than it was sent a call may arrive, by the faults of the matrix."""
 
 _WORDS: dict[type, Literal["accepted", "conflict", "refused", "unreachable"]] = {
     Accepted: "accepted",
@@ -138,8 +127,7 @@ class ChaosTestbed:
         ports = {name: proxy.port for name, proxy in self.proxies.items()} if self._proxied else self._ports()
         self.settings = settings_at(ports, given)
         self.stores: Stores = await stack.enter_async_context(open_stores(self.direct, size=4))
-        for definition in registry():
-            await self.stores.admission.publish(definition)
+        await publish_all(self.stores.admission)
         self.reads: Reads = await stack.enter_async_context(open_reads(self.direct.database_url.get_secret_value()))
         self.to_temporal = {"TEMPORAL_ADDRESS": f"{LOOPBACK}:{self._ports()['temporal']}", **self._temporal_access}
         config = ClientConfig.load_client_connect_config(disable_file=True, override_env_vars=self.to_temporal)
@@ -218,7 +206,7 @@ class ChaosTestbed:
         self, submission: Submission, said: SubmissionOutcome | None, known: Registry | None = None
     ) -> SubmissionReply:
         """Note what a submitter was told; None: nothing."""
-        self.answers.append(line_of_log(submission, said, known))
+        self.answers.append(reply_of(submission, said, known))
         return self.answers[-1]
 
     async def compensate(self, task_id: str, reason: str = "a test asks for it") -> UndoVerdict:
@@ -251,25 +239,8 @@ class ChaosTestbed:
         """What workers do that are started from now on."""
         self._environment["ROLES"] = ",".join(roles)
 
-    async def audit(self) -> list[Violation]:
-        """Every invariant of all tasks, by all evidence: stores, ledgers, runs, submitters."""
-        tolerances = Tolerances(
-            detection_delay=3 * self.direct.sweep_interval, network_delay=_NETWORK, clock_skew=timedelta(0)
-        )
-        state, orders = (x.get_secret_value() for x in (self.direct.database_url, self.direct.orders_url))
-        async with open_loader(state, orders, tolerances, timedelta(seconds=30)) as loader:
-            ledgers = await read_ledgers(self.simulators.url, await loader.now())
-            ledgers = without_duplicates(ledgers, self.proxies["services"].duplicated)
-            runs, ours = await read_runs(self.client, await loader.now()), {a.task_id for a in self.answers}
-            runs = replace(runs, by_task={t: found for t, found in runs.by_task.items() if t in ours})
-            return (
-                await audit(loader, None, ledgers, runs=runs, replies=SubmissionReplies.of(self.answers))
-            ).violations
 
-
-def line_of_log(
-    submission: Submission, said: SubmissionOutcome | None, known: Registry | None = None
-) -> SubmissionReply:
+def reply_of(submission: Submission, said: SubmissionOutcome | None, known: Registry | None = None) -> SubmissionReply:
     """What a submitter was told, as it keeps it; None: nothing."""
     definition = (known or registry()).newest(submission.definition)
     assert definition is not None
@@ -281,22 +252,3 @@ def line_of_log(
         verdict=_WORDS[type(said)],
         new=isinstance(said, Accepted) and said.new,
     )
-
-
-def without_duplicates(ledgers: Ledgers, duplicated: Counter[tuple[str, str]]) -> Ledgers:
-    """The ledgers with the calls and probes marked that a proxy made out of others: no budget was spent on those."""
-    left = Counter(duplicated)
-
-    def marked(method: str, calls: Sequence[Call]) -> list[Call]:
-        found = []
-        for call in calls:
-            twin = left[method, call.key] > 0
-            left[method, call.key] -= twin
-            found.append(call.model_copy(update={"duplicate": call.duplicate or twin}))
-        return found
-
-    def without(ledger: Ledger) -> Ledger:
-        return ledger.model_copy(update={"calls": marked("POST", ledger.calls), "probes": marked("GET", ledger.probes)})
-
-    by_task = {t: {s: without(ledger) for s, ledger in found.items()} for t, found in ledgers.by_task.items()}
-    return replace(ledgers, by_task=by_task)

@@ -18,16 +18,12 @@ from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError
 
 from audit.checks import Violation
-from audit.evidence import SubmissionReplies
-from audit.run import audit
-from audit.sources.ledgers import read_ledgers
-from audit.sources.runs import read_runs
-from audit.sources.stores import open_loader
 from audit.task import Tolerances
+from chaos.evidence import audit_all
 from chaos.faults import Injector
 from chaos.figures import Figures, Guards, count, missing, rows
 from chaos.histories import replay
-from chaos.testbed import ChaosTestbed, without_duplicates
+from chaos.testbed import ChaosTestbed
 from chaos.workload import Traffic
 from definitions.order import Order
 from domain.ids import undo_request_id
@@ -36,8 +32,13 @@ from domain.states import TaskState
 from runtime.wiring import caps
 from testing import ROOT
 
-_NETWORK = timedelta(seconds=15)
-"""So much later than it was sent a call may arrive, by the faults that there are."""
+_TOLERANCES = Tolerances(
+    detection_delay=timedelta(seconds=2),
+    claim_delay=timedelta(seconds=30),
+    network_delay=timedelta(seconds=15),
+    clock_skew=timedelta(0),
+)
+"""Two sweeps; and what the faults that there are make of a call's way."""
 
 _ANSWERS_IN_S = 30.0
 """When all has healed, and all tasks are settled: a request for undo has its verdict."""
@@ -93,25 +94,7 @@ async def evaluate(traffic: Traffic, injector: Injector, guards: Guards, random:
     """Gather all evidence, and look at what happened at all. `replayed`: histories, at most."""
     testbed = traffic.testbed
     figures = Figures()
-    tolerances = Tolerances(
-        detection_delay=2 * testbed.direct.sweep_interval,
-        claim_delay=timedelta(seconds=30),
-        network_delay=_NETWORK,
-        clock_skew=timedelta(0),
-    )
-    state, orders = (x.get_secret_value() for x in (testbed.direct.database_url, testbed.direct.orders_url))
-    async with open_loader(state, orders, tolerances, timedelta(seconds=30)) as loader:
-        ledgers = await read_ledgers(testbed.simulators.url, await loader.now())
-        ledgers = without_duplicates(ledgers, testbed.proxies["services"].duplicated)
-        runs = await read_runs(testbed.client, await loader.now())
-        found = await audit(
-            loader,
-            None,
-            ledgers,
-            runs=runs,
-            replies=SubmissionReplies.of(traffic.answers),
-            caps=caps(testbed.direct),
-        )
+    found, ledgers = await audit_all(testbed, traffic.answers, tolerances=_TOLERANCES, caps=caps(testbed.direct))
     histories = await replay(testbed.client, random, replayed)
     violations = [
         *found.violations,

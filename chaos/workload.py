@@ -18,7 +18,7 @@ from typing import Literal
 from temporalio.service import RPCError
 
 from audit.evidence import SubmissionReply
-from chaos.testbed import ChaosTestbed, line_of_log
+from chaos.testbed import ChaosTestbed, reply_of
 from domain.faults import Unreachable, UsageError
 from domain.ids import attempt_id, undo_request_id
 from domain.messages import Json
@@ -177,7 +177,7 @@ class Traffic:
         message = Submission(task_id=plan.task_id, definition=plan.definition, record=record, submitter="shop")
         while True:
             said = await self._once(message)
-            self.answers.append(line_of_log(message, said))
+            self.answers.append(reply_of(message, said))
             match said:
                 case Accepted() | DeadLettered():
                     return

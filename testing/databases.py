@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from uuid import uuid4
 
 import psycopg
 
+from definitions import registry
 from devstack.servers.postgres import EmbeddedPostgres
+from domain.definition import Definition
+from domain.faults import Unreachable
+from store.admission import Admission
 from store.migrate import migrate
+from testing.waiting import eventually
 
 
 def make_databases(dsn: Callable[[str], str], *, state: str = "state", orders: str = "orders") -> str:
@@ -59,3 +66,16 @@ class Databases:
         with psycopg.connect(self._server.dsn(), autocommit=True) as connection:
             for name in self._names:
                 connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+async def publish_all(admission: Admission) -> None:
+    """Publish every definition; a state store that is slow to take connections on a busy machine is waited for."""
+    for definition in registry():
+        await eventually(partial(_published, admission, definition))
+
+
+async def _published(admission: Admission, definition: Definition) -> bool:
+    with suppress(Unreachable):
+        await admission.publish(definition)
+        return True
+    return False

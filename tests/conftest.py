@@ -16,7 +16,6 @@ from pydantic import SecretStr
 from temporalio.client import Client, ScheduleActionExecutionStartWorkflow
 from temporalio.service import RPCError
 
-from definitions import registry
 from devstack.processes.ports import LOOPBACK, free_port
 from devstack.servers.postgres import EmbeddedPostgres
 from devstack.servers.temporal import EmbeddedTemporal
@@ -28,7 +27,7 @@ from store.reads import open_reads
 from store.supervision import Supervision
 from supervisor.schedule import SCHEDULE_ID
 from testing.bench import Bench
-from testing.databases import Databases, make_templates
+from testing.databases import Databases, make_templates, publish_all
 from testing.records import MACHINE, ORDER
 from testing.simulators import Simulators, simulator_process
 from tests.embedded_fixtures import postgres_server, temporal_server
@@ -116,8 +115,7 @@ async def bench(settings: Settings, client: Client, databases: Databases) -> Asy
     await _no_schedule(client)
     async with AsyncExitStack() as stack:
         stores = await stack.enter_async_context(open_stores(settings))
-        for definition in registry():
-            await stores.admission.publish(definition)
+        await publish_all(stores.admission)
         reads = await stack.enter_async_context(open_reads(databases.app))
         database = await stack.enter_async_context(Database(databases.supervisor, name="state store", size=4))
         yield Bench(settings, client, stores, reads, Supervision(database))

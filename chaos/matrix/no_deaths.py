@@ -7,8 +7,6 @@ import signal
 from datetime import timedelta
 
 import psycopg
-from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 
 from audit.breakers import SEEN_WITHIN
 from chaos.matrix.case_run import CaseRun
@@ -22,15 +20,13 @@ from domain.states import EventKind, StepState, TaskState
 from runtime.roles import Role
 from runtime.temporal import queue_of
 from testing.records import FULL, ORDER
+from testing.runs import reset
 from testing.waiting import eventually
 
 ORDER_STEPS = ("stock", "charge", "ship", "confirm")
 
 _STALL_S = 7.0
 """Long enough to be seen beside what the matrix allows a message, and short enough for the workflow task."""
-
-FIRST_TASK_DONE = 4
-"""The event with which the first workflow task of a run completes: where a reset goes back to."""
 
 
 async def undone_in_mid_charge(run: CaseRun) -> None:
@@ -104,16 +100,7 @@ async def reset_in_mid_charge(run: CaseRun) -> None:
     run.fault("payments", "latency", latency_ms=2_000, times=1, match={"undo": False})
     await run.submit(ORDER)
     await run.called("payments")
-    client = run.testbed.client
-    await client.workflow_service.reset_workflow_execution(
-        ResetWorkflowExecutionRequest(
-            namespace=client.namespace,
-            workflow_execution=WorkflowExecution(workflow_id=(await run.page()).task.locked_by or ""),
-            reason="a test asks for it",
-            request_id=run.task_id,
-            workflow_task_finish_event_id=FIRST_TASK_DONE,
-        )
-    )
+    await reset(run.testbed.client, (await run.page()).task.locked_by or "", request_id=run.task_id)
     await run.reached(TaskState.PROCESSED)
 
 

@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
+from chaos.evidence import audit_all
 from chaos.fork_server import ForkServer
 from chaos.matrix.case_run import CaseRun
 from chaos.matrix.case_runner import CaseRunner
@@ -78,8 +79,9 @@ async def work_off(runner: CaseRunner, report: Report, tell: Any, *waiting: dequ
         if len(run.fired) < len(case.kills):
             report.unfired.append(case.name)
         tell("\n".join([f"{monotonic() - began:5.1f} s  {case.name}", *(f"  VIOLATION {p}" for p in problems)]))
-    found = await runner.testbed.audit()
-    report.violations += [f"{names.get(v.task_id, v.task_id)}: {v.invariant}: {v.text}" for v in found]
+    answers = runner.testbed.answers
+    found, _ = await audit_all(runner.testbed, answers, runs_of={a.task_id for a in answers})
+    report.violations += [f"{names.get(v.task_id, v.task_id)}: {v.invariant}: {v.text}" for v in found.violations]
 
 
 async def _problems(run: CaseRun, case: Case) -> list[str]:

@@ -6,8 +6,6 @@ from typing import Any
 
 import httpx
 import pytest
-from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import WorkflowFailureError
 
 from domain.states import StepState, TaskState
@@ -21,6 +19,7 @@ from supervisor.schedule import SCHEDULE_ID
 from testing.bench import Bench
 from testing.databases import Databases
 from testing.records import FULL
+from testing.runs import reset
 from testing.simulators import Simulators
 from testing.waiting import eventually
 from tests.workers import WorkerProcess
@@ -56,16 +55,8 @@ async def test_run_made_by_reset_is_not_the_holder(
         await bench.submit(order, task_id)
         await bench.step_reached(task_id, "ship", StepState.RUNNING)
         task = (await bench.page(task_id)).task
-        reset = await bench.client.workflow_service.reset_workflow_execution(
-            ResetWorkflowExecutionRequest(
-                namespace=bench.client.namespace,
-                workflow_execution=WorkflowExecution(workflow_id=task.locked_by or "", run_id=task.run_id or ""),
-                reason="test",
-                workflow_task_finish_event_id=4,
-                request_id=task_id,
-            )
-        )
-        handle = bench.client.get_workflow_handle(task.locked_by or "", run_id=reset.run_id)
+        run_id = await reset(bench.client, task.locked_by or "", request_id=task_id)
+        handle = bench.client.get_workflow_handle(task.locked_by or "", run_id=run_id)
         with pytest.raises(WorkflowFailureError) as failed:
             await handle.result()
         assert failed.value.cause.type == "Superseded"  # type: ignore[attr-defined]

@@ -25,7 +25,7 @@ from store.snapshot import Snapshot
 from store.state_store import StateStore
 from store.submission import SubmissionDesk, SubmissionOutcome, digest_of
 from store.supervision import Supervision
-from testing.databases import Databases
+from testing.databases import Databases, publish_all
 from testing.records import MACHINE, ORDER
 
 ROOMY = AdmissionCaps(in_flight=1_000_000, pending=1_000_000, pending_age=timedelta(days=1))
@@ -180,8 +180,7 @@ async def open_store_bench(databases: Databases, *, size: int = 8) -> AsyncItera
         supervisor = await stack.enter_async_context(Database(databases.supervisor, name="state store", size=size))
         bench = StoreBench(databases, state, orders, supervisor)
         stack.callback(bench.close)
-        for found in registry():
-            await bench.admission.publish(found)
+        await publish_all(bench.admission)
         yield bench
 
 
