@@ -98,9 +98,10 @@ class Admission:
         load = rows[2][0]
         return Admitted(new=True) if load["added"] else self._cap_reached(new, load)
 
-    async def is_on_record(self, task_id: str) -> bool:
-        """Whether there is a task of that id."""
-        return bool(await self._database.rows(query("find_task"), {"task_id": task_id}))
+    async def definition_of(self, task_id: str) -> tuple[str, int] | None:
+        """Name and version of the definition of a task; None if there is no task of that id."""
+        found = await self._database.rows(query("find_task"), {"task_id": task_id})
+        return (found[0]["definition"], found[0]["version"]) if found else None
 
     async def confirm(self, task_id: str, digest: str, *, actor: str) -> bool:
         """Make a task claimable whose business record is there; nothing may be acknowledged before this.

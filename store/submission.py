@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,9 +100,7 @@ class SubmissionDesk:
             InvalidSubmission: As `parse`, before anything was written.
             Unreachable: A store did not answer. Submitting the same again is safe, and finishes what was begun.
         """
-        definition, record = self._read(submission)
-        if definition is not self._newest(submission) and not await self._admission.is_on_record(submission.task_id):
-            _validated(self._newest(submission), submission)  # only a redelivery may speak the words of an old version
+        definition, record = await self._read(submission)
         for _ in range(4):
             digest = digest_of(definition.name, record)
             new = NewTask(submission.task_id, definition, digest, submission.submitter, submission.reply_to)
@@ -124,13 +121,17 @@ class SubmissionDesk:
                         return Accepted(submission.task_id, definition.name, is_new)
         raise UsageError(f"task {submission.task_id}: its submission is being removed; submit it again")
 
-    def _read(self, submission: Submission) -> tuple[Definition, Json]:
-        """The record, by the newest version of its definition that can read it."""
+    async def _read(self, submission: Submission) -> tuple[Definition, Json]:
+        """The record, by the newest version of its definition; of a redelivery also by the version on record."""
         newest = self._newest(submission)
-        for version in sorted((d for d in self._registry if d.name == newest.name), key=lambda d: -d.version):
-            with suppress(InvalidSubmission):
-                return version, _validated(version, submission)
-        return newest, _validated(newest, submission)
+        try:
+            return newest, _validated(newest, submission)
+        except InvalidSubmission:
+            on_record = await self._admission.definition_of(submission.task_id)
+            older = self._registry.find(*on_record) if on_record else None
+            if older is None or older.name != newest.name or older is newest:
+                raise
+            return older, _validated(older, submission)
 
     def _newest(self, submission: Submission) -> Definition:
         definition = self._registry.newest(submission.definition)

@@ -50,12 +50,6 @@ class SweepSettings(BaseModel):
         return timedelta(seconds=0.6 * self.interval_s)
 
 
-class SweepStart(BaseModel):
-    """A sweep that was begun."""
-
-    sweep: int
-
-
 class PageRequest(BaseModel):
     """The page behind `after_at`, `after_id`."""
 
@@ -66,31 +60,22 @@ class PageRequest(BaseModel):
 
 
 class PageReport(BaseModel):
-    """What a page held and what was changed; `after_*` leads to the next one, unless it was the `last`."""
+    """What a page held and what was changed. `following`: the page behind it; None behind the last one."""
 
     found: int
     changed: int
-    last: bool
-    after_at: datetime | None
-    after_id: str
     oldest_overdue_s: float
+    following: PageRequest | None
 
 
 class SweepReport(BaseModel):
-    """What a sweep did."""
+    """What a sweep has done so far."""
 
     sweep: int
     found: int = 0
     changed: int = 0
     pages: int = 0
     oldest_overdue_s: float = 0.0
-
-
-class SweepEnd(BaseModel):
-    """The end of a sweep, and what it did."""
-
-    terms: SweepSettings
-    report: SweepReport
 
 
 class SupervisorActivities:
@@ -100,9 +85,9 @@ class SupervisorActivities:
         self._supervision, self._client = supervision, client
 
     @activity.defn
-    async def begin_sweep(self, terms: SweepSettings) -> SweepStart:
+    async def begin_sweep(self, terms: SweepSettings) -> SweepReport:
         """Begin a sweep. Repeating it begins another record, which does no harm."""
-        return SweepStart(sweep=await self._supervision.begin_sweep(terms.outage))
+        return SweepReport(sweep=await self._supervision.begin_sweep(terms.outage))
 
     @activity.defn
     async def sweep_page(self, request: PageRequest) -> PageReport:
@@ -117,19 +102,21 @@ class SupervisorActivities:
         )
         decisions = [d for t in tasks if (d := await self._decide(t)) is not None]
         evicted = await self._recover(request, decisions) if decisions else []
+        following = None
+        if len(tasks) == terms.page:
+            behind = {"after_at": tasks[-1].complete_by, "after_id": tasks[-1].task_id}
+            following = request.model_copy(update=behind)
         return PageReport(
             found=len(tasks),
             changed=len(evicted),
-            last=len(tasks) < terms.page,
-            after_at=tasks[-1].complete_by if tasks else None,
-            after_id=tasks[-1].task_id if tasks else "",
             oldest_overdue_s=max((t.overdue_s for t in tasks), default=0.0),
+            following=following,
         )
 
     @activity.defn
-    async def finish_sweep(self, end: SweepEnd) -> None:
+    async def finish_sweep(self, report: SweepReport) -> None:
         """Record that a sweep is over. Repeating it records the same."""
-        await self._supervision.finish_sweep(end.report.sweep)
+        await self._supervision.finish_sweep(report.sweep)
 
     @activity.defn
     async def end_stale_runs(self, _: SweepSettings) -> None:

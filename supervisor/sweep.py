@@ -10,7 +10,7 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 
 with workflow.unsafe.imports_passed_through():
-    from supervisor.activities import PageRequest, SupervisorActivities, SweepEnd, SweepReport, SweepSettings
+    from supervisor.activities import PageRequest, SupervisorActivities, SweepReport, SweepSettings
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -68,10 +68,9 @@ async def _sweep(perform: _Perform, terms: SweepSettings) -> SweepReport:
 
 
 async def _pages(perform: _Perform, terms: SweepSettings) -> SweepReport:
-    start = await perform(SupervisorActivities.begin_sweep, terms)
-    report = SweepReport(sweep=start.sweep)
-    request = PageRequest(terms=terms, sweep=start.sweep)
-    while report.pages < terms.pages:
+    report = await perform(SupervisorActivities.begin_sweep, terms)
+    request: PageRequest | None = PageRequest(terms=terms, sweep=report.sweep)
+    while request is not None and report.pages < terms.pages:
         page = await perform(SupervisorActivities.sweep_page, request)
         report = SweepReport(
             sweep=report.sweep,
@@ -80,8 +79,6 @@ async def _pages(perform: _Perform, terms: SweepSettings) -> SweepReport:
             pages=report.pages + 1,
             oldest_overdue_s=max(report.oldest_overdue_s, page.oldest_overdue_s),
         )
-        if page.last:
-            break
-        request = request.model_copy(update={"after_at": page.after_at, "after_id": page.after_id})
-    await perform(SupervisorActivities.finish_sweep, SweepEnd(terms=terms, report=report))
+        request = page.following
+    await perform(SupervisorActivities.finish_sweep, report)
     return report
