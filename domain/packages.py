@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+from collections.abc import Iterator
 from importlib.metadata import entry_points
 from types import ModuleType
-
-from pydantic import TypeAdapter, ValidationError
 
 from domain.faults import UsageError
 
 SAMPLES = "SAS_SAMPLES"
+"""The variable that asks for the samples: 1; 0 or empty for not; `only` for nothing else."""
 
 
 def modules_of(samples: str, group: str, variable: str) -> list[ModuleType]:
@@ -25,22 +25,24 @@ def modules_of(samples: str, group: str, variable: str) -> list[ModuleType]:
     Raises:
         UsageError: One of them can't be loaded: says which, and why.
     """
-    named = [name.strip() for name in os.environ.get(variable, "").split(",")]
-    found = _modules(samples) if _are_samples_wanted() else []
-    for point in sorted(entry_points(group=group)):
-        where = f"entry point {point.name!r} of {point.dist.name if point.dist else 'nobody'} in group {group}"
-        found += _loaded(where, point.value)
-    for name in filter(None, named):
-        found += _loaded(f"{variable}: package {name!r}", name)
+    wanted = os.environ.get(SAMPLES) or "0"
+    if wanted not in ("0", "1", "only"):
+        raise UsageError(f"{SAMPLES}: must be 1, 0 or only, not {wanted!r}")
+    found = [] if wanted == "0" else _modules(samples)
+    if wanted != "only":
+        found += [m for where, name in _named(group, variable) for m in _loaded(where, name)]
     return list({m.__name__: m for m in found}.values())
 
 
-def _are_samples_wanted() -> bool:
-    given = os.environ.get(SAMPLES) or "0"
-    try:
-        return TypeAdapter(bool).validate_python(given)
-    except ValidationError as error:
-        raise UsageError(f"{SAMPLES}: must be 1 or 0, not {given!r}") from error
+def _named(group: str, variable: str) -> Iterator[tuple[str, str]]:
+    """Who names a package, and which."""
+    for point in sorted(entry_points(group=group)):
+        yield (
+            f"entry point {point.name!r} of {point.dist.name if point.dist else 'nobody'} in group {group}",
+            point.value,
+        )
+    for name in filter(None, map(str.strip, os.environ.get(variable, "").split(","))):
+        yield f"{variable}: package {name!r}", name
 
 
 def _loaded(where: str, name: str) -> list[ModuleType]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
@@ -27,6 +28,7 @@ from devstack.stack.events import StackEvent
 from devstack.up import EXAMPLES, Interrupted, StackScreen, running_stack, unless
 from domain.faults import NotFound
 from domain.ids import attempt_id
+from domain.packages import SAMPLES
 from domain.states import TaskState
 from runtime.wiring import open_stores
 from store.reads import open_reads
@@ -57,6 +59,7 @@ def demo(
 
 
 async def _demo(keep: bool, state_dir: Path, output: Format) -> ExitCode:
+    os.environ[SAMPLES] = "only"  # a demo of ours, whatever packages are installed
     console = note_console()
     screen, board = StackScreen(console), Board(console)
 

@@ -91,7 +91,8 @@ def test_package_that_is_installed_and_named_is_found_once(tmp_path: Path) -> No
 def test_samples_are_found_on_request(tmp_path: Path) -> None:
     install(tmp_path, make_package(tmp_path, "welcome"))
     assert loaded(tmp_path, SAS_SAMPLES="1").startswith("['order', 'provisioning', 'welcome'] ['cloud', 'loyalty', ")
-    assert "SAS_SAMPLES: must be 1 or 0, not 'perhaps'" in loaded(tmp_path, SAS_SAMPLES="perhaps")
+    assert loaded(tmp_path, SAS_SAMPLES="only").startswith("['order', 'provisioning'] ['cloud', 'mail', ")
+    assert "SAS_SAMPLES: must be 1, 0 or only, not 'perhaps'" in loaded(tmp_path, SAS_SAMPLES="perhaps")
 
 
 def test_nothing_found_says_where_to_put_it(tmp_path: Path) -> None:
