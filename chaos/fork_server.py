@@ -24,6 +24,8 @@ from types import TracebackType
 
 from temporalio.worker._worker import load_default_build_id
 
+from domain.packages import NAMESPACE
+
 _MOST = 1 << 20
 _UVICORN = ("uvicorn.loops.auto", "uvicorn.protocols.http.auto", "uvicorn.protocols.websockets.auto")
 
@@ -152,7 +154,7 @@ def _serve(control: socket.socket) -> None:
 
 def _prepare() -> None:
     """Do once what every child would do again: imports, also those that libraries put off, and the SDK's build id."""
-    for module in ("chaos.worker", "pydantic.v1", "httpcore", "anyio._backends._asyncio", *_UVICORN):
+    for module in (f"{NAMESPACE}chaos.worker", "pydantic.v1", "httpcore", "anyio._backends._asyncio", *_UVICORN):
         importlib.import_module(module)
     load_default_build_id()
     gc.collect()
@@ -182,7 +184,7 @@ def _become(environment: Mapping[str, str], log: str) -> None:
     os.environ.update(environment)
     random.seed()
     if "LD_PRELOAD" in environment:  # which is for programs that start: it takes longer
-        os.execv(sys.executable, [sys.executable, "-m", "chaos.worker"])  # noqa: S606 (no shell is wanted)
+        os.execv(sys.executable, [sys.executable, "-m", f"{NAMESPACE}chaos.worker"])  # noqa: S606 (no shell is wanted)
     try:
         main()
     except BaseException:

@@ -29,6 +29,7 @@ from devstack.processes.managed import ManagedProcess
 from devstack.processes.ports import LOOPBACK, free_port
 from devstack.servers.postgres import EmbeddedPostgres
 from devstack.servers.temporal import EmbeddedTemporal
+from devstack.stack.environment import SERVICES
 from domain.definition import Registry
 from domain.faults import Unreachable
 from domain.messages import Json
@@ -72,6 +73,7 @@ class ChaosTestbed:
         proxied: Whether the workers go through the proxies. seed: Of the proxies' draws.
         cluster: Whether Temporal is a cluster of processes on PostgreSQL, as in production.
         fork_server: Forks the workers; the testbed's own if None.
+        stand_ins: Actions of services that are played as well.
         variables: Further variables of every worker. settings: Over those of the testbed, which is impatient.
 
     Attributes:
@@ -88,6 +90,7 @@ class ChaosTestbed:
         proxied: bool = True,
         cluster: bool = False,
         fork_server: ForkServer | None = None,
+        stand_ins: Sequence[str] = (),
         seed: int = 0,
         variables: Mapping[str, str] = MappingProxyType({}),
         **settings: Any,
@@ -96,7 +99,7 @@ class ChaosTestbed:
         self._fork_server = fork_server or ForkServer()
         self._temporal_access: Mapping[str, str] = {}
         self._proxied, self._cluster, self._forks_alone = proxied, cluster, fork_server is None
-        self._seed, self._variables, self._settings = seed, variables, settings
+        self._seed, self._variables, self._settings, self._stand_ins = seed, variables, settings, stand_ins
         self._stack = AsyncExitStack()
         self.answers: list[SubmissionReply] = []
         self.proxies: dict[str, Proxy] = {}
@@ -123,9 +126,10 @@ class ChaosTestbed:
             self.proxies[name] = await stack.enter_async_context(proxy)
         self.owner = make_databases(self.postgres.part.dsn)
         given = {"state_dir": self.folder, "callback_port": self._callback_port, **self._settings}
-        self.direct = settings_at(self._ports(), given)
+        services = {*SERVICES, *(action.partition(".")[0] for action in self._stand_ins)}
+        self.direct = settings_at(self._ports(), given, services)
         ports = {name: proxy.port for name, proxy in self.proxies.items()} if self._proxied else self._ports()
-        self.settings = settings_at(ports, given)
+        self.settings = settings_at(ports, given, services)
         self.stores: Stores = await stack.enter_async_context(open_stores(self.direct, size=4))
         await publish_all(self.stores.admission)
         self.reads: Reads = await stack.enter_async_context(open_reads(self.direct.database_url.get_secret_value()))
@@ -153,7 +157,7 @@ class ChaosTestbed:
         self.postgres = Server(postgres)
         self.temporal: tuple[Server[EmbeddedTemporal | ManagedProcess], ...]
         self._services_port, self._callback_port = free_port(), free_port()
-        self.services = Server(simulator_process(self.folder, self._services_port))
+        self.services = Server(simulator_process(self.folder, self._services_port, self._stand_ins))
         for server in (self.postgres, self.services):
             stack.push_async_callback(server.stop)
         beside = asyncio.gather(self.postgres.start(), self.services.start())

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from activities.agents import all_agents
 from chaos.planted.bugs import plant
 from chaos.points import install
+from chaos.rehearsal.stand_ins import play_agents
 from domain.states import UndoState
 from runtime.logging import set_up_logging
 from runtime.roles import Role, run_roles
@@ -27,6 +28,7 @@ def main() -> None:
     """Do what the environment says; ends as `worker.py` does, as the SDK can abort while the interpreter ends."""
     plant()
     install()
+    play_agents()
     set_up_logging("INFO")
     asyncio.run(_work(Settings()))
     sys.stdout.flush()

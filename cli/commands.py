@@ -29,6 +29,7 @@ FROM_START_TO_END = {
 FOR_AUTHORS = {
     "new": "cli.new:new",
     "check": "cli.check:check",
+    "rehearse": "chaos.rehearsal.command:rehearse",
 }
 FOR_OPERATORS = {
     "compensate": "cli.compensate:compensate",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from domain.packages import SAMPLES
 
-ROOT = Path(__file__).parents[1]
-"""Of the repository: processes are started from here."""
+ROOT = Path(__file__).parents[__name__.count(".") + 1]
+"""Of the repository, or where the wheel is installed: processes are started from here."""
 
 os.environ.setdefault(SAMPLES, "1")  # what they try are the samples

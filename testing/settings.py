@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -14,8 +14,8 @@ from domain.packages import SAMPLES
 from runtime.settings import Settings
 
 
-def settings_at(ports: Mapping[str, int], given: Mapping[str, Any]) -> Settings:
-    """Settings of a process that reaches everything at these ports; `given` are over ours."""
+def settings_at(ports: Mapping[str, int], given: Mapping[str, Any], services: Iterable[str] = SERVICES) -> Settings:
+    """Settings of a process that reaches everything at these ports, these services too; `given` are over ours."""
 
     def address(database: str, role: str) -> SecretStr:
         return SecretStr(f"postgresql://{role}:{role}@{LOOPBACK}:{ports['postgres']}/{database}")
@@ -24,7 +24,7 @@ def settings_at(ports: Mapping[str, int], given: Mapping[str, Any]) -> Settings:
         "database_url": address("state", "app"),
         "orders_url": address("orders", "app"),
         "supervisor_database_url": address("state", "sup"),
-        "services": {s: f"http://{LOOPBACK}:{ports['services']}/{s}" for s in SERVICES},
+        "services": {s: f"http://{LOOPBACK}:{ports['services']}/{s}" for s in services},
         "callback_url": f"http://{LOOPBACK}:{ports['callbacks']}",
         "callback_secret": SecretStr("test-secret" * 3),
         "claim_within": timedelta(seconds=2),

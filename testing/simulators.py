@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,17 @@ import httpx
 from devstack.processes.managed import ManagedProcess
 from devstack.processes.ports import LOOPBACK
 from devstack.stack.environment import SERVICES
+from domain.packages import NAMESPACE
 from testing import ROOT
 
 
-def simulator_process(folder: Path, port: int) -> ManagedProcess:
-    """The simulated services, in a process of their own."""
+def simulator_process(folder: Path, port: int, stand_ins: Iterable[str] = ()) -> ManagedProcess:
+    """The simulated services, in a process of their own. `stand_ins`: actions of further services."""
     options = ["--machine-delay-ms", "200", "--state-dir", str(folder / "simulators"), "--port", str(port)]
+    options += [word for action in stand_ins for word in ("--stand-in", action)]
     return ManagedProcess(
         "simulators",
-        [sys.executable, "-m", "devstack.simulators", *options],
+        [sys.executable, "-m", f"{NAMESPACE}devstack.simulators", *options],
         {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
         folder / "simulators.log",
         folder / "simulators.pid",

@@ -7,10 +7,11 @@ its deadlines are made to pass at once, and back-offs too; those of the living a
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, LiteralString
 
 import psycopg
@@ -55,13 +56,23 @@ _OVERDUE = "SELECT 1 FROM task WHERE task_id = %s AND locked_by IS NOT NULL AND 
 class CaseRunner:
     """Opened with `async with`. `proxied`: its worker goes through proxies, which slow it down.
 
+    `stand_ins`: actions of services that are played as well; `variables`: further ones of its processes.
+
     Attributes:
         passed: Every point that any of its processes has passed.
     """
 
-    def __init__(self, folder: Path, fork_server: ForkServer, *, proxied: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        fork_server: ForkServer,
+        *,
+        proxied: bool = False,
+        stand_ins: Sequence[str] = (),
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.kill_file, self._kill_log, self._passed = (folder / name for name in ("kill", "killed", "passed"))
-        variables = {
+        ours = {
             "KILL_FILE": str(self.kill_file),
             "KILL_LOG": str(self._kill_log),
             "PASSED_LOG": str(self._passed),
@@ -75,7 +86,14 @@ class CaseRunner:
             "sweep_page": 1,
             "sweep_pages": SWEEP_PAGES,
         }
-        self.testbed = ChaosTestbed(folder, proxied=proxied, fork_server=fork_server, variables=variables, **settings)
+        self.testbed = ChaosTestbed(
+            folder,
+            proxied=proxied,
+            fork_server=fork_server,
+            stand_ins=stand_ins,
+            variables={**ours, **variables},
+            **settings,
+        )
         self.dead: list[str] = []
         self._read = 0
 

@@ -37,7 +37,8 @@ def main() -> None:
     # Accepted connections inherit it. asyncio sets it only where the protocol is named, which is not so here;
     # without it every answer waits 40 ms for a delayed acknowledgement.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    app = build_app(Settings(arguments.state_dir, arguments.seed, arguments.machine_delay_ms / 1000))
+    delay_s, stand_ins = arguments.machine_delay_ms / 1000, tuple(arguments.stand_in)
+    app = build_app(Settings(arguments.state_dir, arguments.seed, delay_s, stand_ins))
     config = uvicorn.Config(
         app, http="h11", loop="asyncio", ws="none", log_level="warning", access_log=False,
         timeout_graceful_shutdown=1,
@@ -53,6 +54,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--state-dir", type=Path, required=True, help="directory of the ledgers")
     parser.add_argument("--seed", type=int, default=0, help="seed of the draws that fault rates make")
     parser.add_argument("--machine-delay-ms", type=int, default=1500, help="how long a machine takes")
+    parser.add_argument("--stand-in", action="append", default=[], help="an action of another service; repeatable")
     return parser.parse_args()
 
 

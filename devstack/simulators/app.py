@@ -18,25 +18,26 @@ from devstack.simulators.messages import Operation, Service
 from devstack.simulators.protocol import FrontDesk
 from devstack.simulators.services import SERVICES
 from devstack.simulators.services.machines import MachineBuilder
+from devstack.simulators.services.stand_in import stand_ins
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Where the ledgers are, the seed of all draws, and how long a machine takes."""
+    """Where the ledgers are, the seed of all draws, how long a machine takes; `stand_ins`: what else is played."""
 
     state_dir: Path
     seed: int = 0
     machine_delay_s: float = 1.5
+    stand_ins: tuple[str, ...] = ()
 
 
 def build_app(settings: Settings) -> ASGIApp:
     """Opens the ledgers and returns the application; its lifespan resumes machines and closes the ledgers."""
     settings.state_dir.mkdir(parents=True, exist_ok=True)
+    services = {s.name: s for s in (*SERVICES, *stand_ins(settings.stand_ins))}
     controls = {
-        service.name: Controls(
-            Ledger(settings.state_dir / f"{service.name}.sqlite3"), Injector(service.name, settings.seed)
-        )
-        for service in SERVICES
+        name: Controls(Ledger(settings.state_dir / f"{name}.sqlite3"), Injector(name, settings.seed))
+        for name in services
     }
     builder = MachineBuilder(controls["cloud"].ledger, settings.machine_delay_s)
 
@@ -45,12 +46,12 @@ def build_app(settings: Settings) -> ASGIApp:
         builder.start()
         yield
         await builder.stop()
-        for service in controls.values():
-            service.ledger.close()
+        for levers in controls.values():
+            levers.ledger.close()
 
     app = FastAPI(title="Simulated services", lifespan=lifespan)
     app.include_router(control_router(controls, builder))
-    for service in SERVICES:
+    for service in services.values():
         on_executed = builder.on_executed if service.name == "cloud" else None
         levers = controls[service.name]
         _add_routes(app, service, FrontDesk(levers.ledger, levers.injector, on_executed))

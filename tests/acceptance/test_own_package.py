@@ -105,6 +105,18 @@ async def test_own_package_does_and_undoes_and_asks(project: Project, simulators
     assert project.book("SELECT struck FROM line") == [(1,)]
 
 
+def test_own_package_survives_a_rehearsal(installed: Environment, tmp_path: Path) -> None:
+    """Its worker dies once in each call, forward and undone; both services are stand-ins."""
+    record = tmp_path / "guest.jsonl"
+    record.write_text(json.dumps({"record": GUEST}))
+    done = installed.run(
+        *("sas", "rehearse", "seating", "--record", str(record), "--only", "sent:", "--runners", "1", "-o", "json"),
+        cwd=tmp_path,
+    )
+    found = json.loads(done.stdout)
+    assert (found["cases"], found["kills"], found["problems"], found["unfired"]) == (4, 4, [], [])
+
+
 def test_new_package_passes_check_and_its_own_test_at_once(installed: Environment, tmp_path: Path) -> None:
     installed.run("sas", "new", "loyalty_points", cwd=tmp_path)
     assert "Undo" in (tmp_path / "loyalty_points/loyalty_points/definitions.py").read_text()

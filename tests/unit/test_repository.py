@@ -97,7 +97,7 @@ def test_no_top_level_name_shadows_the_standard_library() -> None:
 
 def test_every_package_is_declared_and_exists() -> None:
     found = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
-    assert found == set(PACKAGES) | {"chaos", "testing"}
+    assert found == set(PACKAGES)
     assert found == set(PROJECT["tool"]["importlinter"]["root_packages"])
 
 

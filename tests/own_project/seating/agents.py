@@ -68,7 +68,7 @@ class GuestBook(Agent):
         statement = "INSERT INTO line (key, text) VALUES (?, ?) ON CONFLICT DO NOTHING"
         async with call.once():
             await self._execute(call, statement, call.key, request.text)
-            if (found := await self.find(call)) is None or found.state == "undone":
+            if (found := await self.find(call, call.key)) is None or found.state == "undone":
                 raise PermanentFault("undone", "the line was struck before it was written")
 
     @action
@@ -79,9 +79,9 @@ class GuestBook(Agent):
             for key in call.keys:
                 await self._execute(call, statement, key)
 
-    async def find(self, call: Call) -> Found | None:
+    async def find(self, call: Call, key: str) -> Found | None:
         """Whether the line is there."""
-        rows = await self._execute(call, "SELECT struck FROM line WHERE key = ?", call.key)
+        rows = await self._execute(call, "SELECT struck FROM line WHERE key = ?", key)
         return Found("undone" if rows[0][0] else "done", 200, {}) if rows else None
 
     async def _execute(self, call: Call, statement: str, *values: str) -> list[tuple[int]]:
