@@ -24,7 +24,7 @@ from types import TracebackType
 
 from temporalio.worker._worker import load_default_build_id
 
-from domain.packages import NAMESPACE
+from domain.namespace import NAMESPACE
 
 _MOST = 1 << 20
 _UVICORN = ("uvicorn.loops.auto", "uvicorn.protocols.http.auto", "uvicorn.protocols.websockets.auto")

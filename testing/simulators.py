@@ -12,7 +12,7 @@ import httpx
 from devstack.processes.managed import ManagedProcess
 from devstack.processes.ports import LOOPBACK
 from devstack.stack.environment import SERVICES
-from domain.packages import NAMESPACE
+from domain.namespace import NAMESPACE
 from testing import ROOT
 
 
