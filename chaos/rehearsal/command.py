@@ -18,6 +18,7 @@ from typing import Annotated
 
 import typer
 
+from chaos.evidence import audit_all
 from chaos.fork_server import ForkServer
 from chaos.matrix.case_run import CaseRun
 from chaos.matrix.case_runner import CaseRunner
@@ -128,7 +129,9 @@ async def _work_off(
         if len(one.fired) < len(case.kills):
             found.unfired.append(case.name)
         print_note(f"{monotonic() - began:5.1f} s  {case.name}" + f"\n  {problem}" * bool(problem))
-    violations = [v for v in await runner.testbed.audit() if v.invariant != _OF_THE_SAMPLE]
+    answers = runner.testbed.answers
+    audited, _ = await audit_all(runner.testbed, answers, runs_of={a.task_id for a in answers})
+    violations = [v for v in audited.violations if v.invariant != _OF_THE_SAMPLE]
     found.problems += [f"{names.get(v.task_id, v.task_id)}: {v.invariant}: {v.text}" for v in violations]
 
 
