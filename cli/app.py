@@ -105,7 +105,9 @@ OneId = Annotated[str, typer.Argument(metavar="ID", callback=checked_id, help="t
 Ids = Annotated[list[str], typer.Argument(metavar="ID", callback=checked_ids, help="task ids")]
 Wait = Annotated[bool, typer.Option("--wait", help="follow to the end")]
 Reason = Annotated[str, typer.Option(help="why; kept with the request")]
-By = Annotated[str, typer.Option("--by", metavar="WHO", help="who asks; by default, the user that runs this")]
+By = Annotated[
+    str, typer.Option("--by", metavar="WHO", envvar="SAS_BY", help="who asks; by default, the user that runs this")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="show what would change; write nothing")]
 Timeout = Annotated[float, typer.Option(min=0, max=604_800, metavar="SECONDS", help="how long to wait at most")]
 

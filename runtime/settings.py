@@ -27,7 +27,7 @@ LEAST_SECRET = 32
 _OWN = ("SAS_", "TEMPORAL_", "PG")
 """How variables begin that this process, or a library of it, reads."""
 
-_ELSEWHERE = ("SAS_AGENTS", "SAS_DEFINITIONS", "SAS_PARENT_PID", SAMPLES)
+_ELSEWHERE = ("SAS_AGENTS", "SAS_BY", "SAS_DEFINITIONS", "SAS_PARENT_PID", SAMPLES)
 """Read by other modules."""
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from runtime.settings import Settings, unknown_settings
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-OURS = [name for name, service in SERVICES.items() if "build" in service]
+OURS = [name for name, service in SERVICES.items() if service["image"].startswith("${APP_IMAGE")]
 ROLES = {"scheduler", "agents", "callbacks", "supervisor"}
 
 # Keys of the Compose specification that this file may use: a misspelt key is one that is not here.
@@ -32,7 +34,10 @@ SERVICE_KEYS = {
     "healthcheck",
     "image",
     "init",
+    "logging",
+    "mem_limit",
     "networks",
+    "pids_limit",
     "ports",
     "profiles",
     "read_only",
@@ -93,10 +98,40 @@ def test_dependencies_can_be_met(name: str) -> None:
             assert SERVICES[dependency]["restart"].startswith("on-failure"), f"{dependency} never completes"
 
 
+def test_command_line_starts_no_other_service() -> None:
+    assert "depends_on" not in SERVICES["cli"]
+
+
+def test_image_is_built_once() -> None:
+    assert [name for name, service in SERVICES.items() if "build" in service] == ["migrate"]
+
+
+def test_every_service_has_bounds() -> None:
+    for name, service in SERVICES.items():
+        assert service["pids_limit"], name
+        assert service["logging"]["options"]["max-size"], name
+        once = service["restart"].startswith("on-failure") and name not in OURS
+        assert once or service["mem_limit"], name
+
+
+@pytest.mark.parametrize("password", ["change-me-2", "short", "with-a-sign-in-it-1234", ""])
+def test_weak_password_is_refused_by_its_variable(password: str) -> None:
+    names = {n: "0123456789abcdef" for n in SERVICES["database-setup"]["environment"] if n.endswith("PASSWORD")}
+    done = subprocess.run(
+        ["/bin/bash", str(ROOT / "deploy/postgres/setup.sh")],
+        env={**os.environ, **names, "POSTGRES_APP_PASSWORD": password},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "POSTGRES_APP_PASSWORD" in done.stderr
+
+
 def test_ports_are_published_on_loopback_only() -> None:
     published = [port for service in SERVICES.values() for port in service.get("ports", [])]
     assert published
-    assert [port for port in published if not re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port)] == []
+    assert [port for port in published if not re.fullmatch(r"127\.0\.0\.1:\$\{\w+_PORT:-(\d+)\}:\1", port)] == []
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -173,7 +208,7 @@ def test_scripts_in_the_containers_exist_and_are_executable() -> None:
         assert (ROOT / "deploy/temporal" / Path(SERVICES[name]["command"][0]).name).is_file()
     dynamic = environment("temporal")["DYNAMIC_CONFIG_FILE_PATH"]
     assert (ROOT / "deploy/temporal" / Path(dynamic).name).is_file()
-    assert (ROOT / "deploy/postgres/init.sh").stat().st_mode & 0o111
+    assert (ROOT / "deploy/postgres" / Path(SERVICES["database-setup"]["command"][0]).name).is_file()
 
 
 def test_namespace_script_makes_the_search_attributes_that_workflows_set() -> None:
