@@ -9,6 +9,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import httpx
@@ -22,6 +23,12 @@ _TLS = (_CA, _CERTIFICATE, _CERTIFICATE_KEY)
 
 Stamp = tuple[int, int, int]
 """Of a file; another than before means that it has changed."""
+
+
+@cache
+def _system_trust() -> ssl.SSLContext:
+    """The system's authorities: one context for all services, as to read them blocks all else for a while."""
+    return httpx.create_ssl_context()
 
 
 class Credentials:
@@ -65,6 +72,8 @@ class Credentials:
         Raises:
             NoCredential: A file can't be used; names the setting.
         """
+        if not any(self._file(name) for name in _TLS):
+            return _system_trust()
         with self._reading(_CA):
             authority = self._file(_CA)
             context = ssl.create_default_context(cafile=authority) if authority else httpx.create_ssl_context()
