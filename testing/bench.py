@@ -83,14 +83,6 @@ class Bench:
 
         await eventually(there)
 
-    async def called(self, simulators: Simulators, service: str, task_id: str) -> None:
-        """Wait until a service has received a call for a task."""
-
-        async def there() -> bool:
-            return simulators.calls(service, task_id) > 0
-
-        await eventually(there)
-
     async def sent(self, simulators: Simulators, service: str, key: str) -> None:
         """Wait until a service has received a call with this key."""
 

@@ -14,6 +14,7 @@ from devstack.processes.ports import LOOPBACK
 from devstack.stack.environment import SERVICES
 from domain.namespace import NAMESPACE
 from testing import ROOT
+from testing.waiting import eventually
 
 
 def simulator_process(folder: Path, port: int, stand_ins: Iterable[str] = ()) -> ManagedProcess:
@@ -74,6 +75,14 @@ class Simulators:
     def calls(self, service: str, task_id: str, *, undo: bool = False) -> int:
         """Calls that a service has received for a task."""
         return sum(c["undo"] is undo for c in self.ledger(service, task_id)["calls"])
+
+    async def called(self, service: str, task_id: str, *, undo: bool = False) -> None:
+        """Wait until a service has received a call for a task."""
+
+        async def there() -> bool:
+            return self.calls(service, task_id, undo=undo) > 0
+
+        await eventually(there)
 
     def close(self) -> None:
         self._http.close()

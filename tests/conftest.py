@@ -110,14 +110,15 @@ async def _no_schedule(client: Client) -> None:
 
 
 @pytest.fixture
-async def bench(settings: Settings, client: Client, databases: Databases) -> AsyncIterator[Bench]:
+async def bench(settings: Settings, client: Client) -> AsyncIterator[Bench]:
     """The application on fresh databases; no worker runs yet."""
     await _no_schedule(client)
     async with AsyncExitStack() as stack:
         stores = await stack.enter_async_context(open_stores(settings))
         await publish_all(stores.admission)
-        reads = await stack.enter_async_context(open_reads(databases.app))
-        database = await stack.enter_async_context(Database(databases.supervisor, name="state store", size=4))
+        reads = await stack.enter_async_context(open_reads(settings.database_url.get_secret_value()))
+        supervisor = settings.supervisor_database_url.get_secret_value()
+        database = await stack.enter_async_context(Database(supervisor, name="state store", size=4))
         yield Bench(settings, client, stores, reads, Supervision(database))
 
 

@@ -153,11 +153,7 @@ class CaseRun:
 
     async def called(self, service: str, *, undo: bool = False) -> None:
         """Wait until a service has received a call."""
-
-        async def called() -> bool:
-            return self.testbed.simulators.calls(service, self.task_id, undo=undo) > 0
-
-        await eventually(called)
+        await self.testbed.simulators.called(service, self.task_id, undo=undo)
 
     async def work_as(self, *roles: str) -> None:
         """Let the worker end, and one with these roles follow it."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 
 from temporalio.api.enums.v1 import EventType
 
@@ -248,12 +247,8 @@ async def _held(run: CaseRun, number: int) -> list[str]:
     await run.submit(ORDER)
     orders = [run.task_id, *[await run.beside(ORDER) for _ in range(number - 1)]]
     for task_id in orders:
-        await eventually(partial(_is_called, run, task_id))
+        await run.testbed.simulators.called("stock", task_id)
     return orders
-
-
-async def _is_called(run: CaseRun, task_id: str) -> bool:
-    return run.testbed.simulators.calls("stock", task_id) > 0
 
 
 async def _is_kept(run: CaseRun) -> bool:

@@ -194,7 +194,7 @@ async def test_charge_that_arrives_after_its_refund_is_refused(
     async with bench.worker():
         await bench.submit(order, task_id)
         await bench.step_reached(task_id, "charge", StepState.RUNNING)
-        await bench.called(simulators, "payments", task_id)
+        await simulators.called("payments", task_id)
         await bench.stores.store.requests.undo(UndoRequest(task_id=task_id, requester="test", reason="too slow"))
         assert await bench.reached(task_id, TaskState.COMPENSATED) is TaskState.COMPENSATED
         ledger = await bench.refused(simulators, "payments", task_id)
@@ -213,7 +213,7 @@ async def test_lost_reply_to_the_charge_then_undo_leaves_nothing(
     simulators.fault("payments", "latency", latency_ms=50)
     async with bench.worker():
         await bench.submit(order, task_id)
-        await bench.called(simulators, "payments", task_id)
+        await simulators.called("payments", task_id)
         await bench.stores.store.requests.undo(UndoRequest(task_id=task_id, requester="test", reason="lost"))
         assert await bench.reached(task_id, TaskState.COMPENSATED) is TaskState.COMPENSATED
     assert simulators.live(task_id) == {}

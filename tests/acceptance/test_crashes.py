@@ -180,7 +180,7 @@ async def test_signal_in_the_middle_of_an_inline_stretch_repeats_no_call(
         simulators.fault("cloud", "latency", latency_ms=700, match={"task_id": task_id, "path": path})
     async with bench.worker():
         await bench.submit(machine, task_id, "provisioning")
-        await bench.called(simulators, "cloud", task_id)
+        await simulators.called("cloud", task_id)
         handle = bench.client.get_workflow_handle(str((await bench.page(task_id)).task.locked_by))
         await handle.signal("something_else", "that means nothing")
         assert await bench.settled(task_id) is TaskState.PROCESSED
@@ -198,7 +198,7 @@ async def test_call_of_a_frozen_agent_counts_against_its_service(
     with WorkerProcess(bench.settings, roles="agents") as agents:
         async with bench.worker(Role.SCHEDULER):
             await bench.submit(order, task_id)
-            await bench.called(simulators, "payments", task_id)
+            await simulators.called("payments", task_id)
             agents.pause()
             (attempt,) = await bench.attempts(task_id)
             with pytest.raises(WorkflowFailureError) as failed:

@@ -35,7 +35,7 @@ async def test_late_answer_of_an_undone_inline_step_changes_nothing(
     simulators.fault("stock", "latency", latency_ms=1_500, match={"task_id": task_id, "undo": False})
     async with bench.worker():
         await bench.submit(order, task_id)
-        await bench.called(simulators, "stock", task_id)
+        await simulators.called("stock", task_id)
         await bench.stores.store.requests.undo(UndoRequest(task_id=task_id, requester="ada", reason="too slow"))
         assert await bench.reached(task_id, TaskState.COMPENSATED) is TaskState.COMPENSATED
 
@@ -81,7 +81,7 @@ async def test_attempt_takes_an_answer_that_temporal_has_not_heard(
     key = idempotency_key(task_id, "machine", 0)
     async with bench.worker(Role.SCHEDULER, Role.AGENTS):
         await bench.submit(machine, task_id, "provisioning")
-        await bench.called(simulators, "cloud", task_id)
+        await simulators.called("cloud", task_id)
         await bench.sent(simulators, "cloud", key)
         answer = Completed(result={"machine_id": "m-1", "ip": "10.0.0.1"}, calls=None)
         await InboxStore(bench.stores.store.database).put("by-itself", key, answer)

@@ -36,7 +36,7 @@ async def test_worker_told_to_stop_exits_cleanly_and_counts_no_failure(
         with WorkerProcess(bench.settings, roles="agents") as worker:
             await worker.polls(bench.client, "payments")
             await bench.submit(order, task_id)
-            await bench.called(simulators, "payments", task_id)
+            await simulators.called("payments", task_id)
             assert await worker.stop() == 0
         async with bench.worker(Role.AGENTS):
             assert await bench.settled_with_sweeps(task_id) is TaskState.PROCESSED

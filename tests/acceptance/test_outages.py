@@ -131,7 +131,7 @@ async def test_draining_worker_calls_and_claims_nothing_and_releases_its_row(
     simulators.fault("stock", "error", status=503, retry_after_s=4, match={"task_id": task_id})
     with WorkerProcess(bench.settings) as worker:
         await bench.submit(order, task_id)
-        await bench.called(simulators, "stock", task_id)
+        await simulators.called("stock", task_id)
         assert await worker.stop() == 0
     page = await bench.page(task_id)
     kinds = [e.kind for e in page.events]
@@ -148,7 +148,7 @@ async def test_begun_order_goes_on_once_its_lost_record_is_restored(
     simulators.fault("payments", "error", status=503, retry_after_s=5, match={"task_id": task_id}, times=1)
     with WorkerProcess(bench.settings) as worker:
         await bench.submit(order, task_id)
-        await bench.called(simulators, "payments", task_id)
+        await simulators.called("payments", task_id)
         assert await worker.stop() == 0
     with psycopg.connect(databases.orders_owner, autocommit=True) as orders:
         orders.execute("CREATE TABLE kept AS SELECT * FROM business_record")

@@ -50,7 +50,7 @@ async def test_effect_that_appears_after_its_undo_is_undone_again(
     )
     assert submitted.returncode == 0, submitted.stderr.decode()
     with WorkerProcess(bench.settings, more=more):
-        await bench.called(simulators, "shipping", task_id)
+        await simulators.called("shipping", task_id)
         asked = await bench.stores.store.requests.undo(UndoRequest(task_id=task_id, requester="ada", reason="late"))
         assert asked.verdict == "accepted"
 

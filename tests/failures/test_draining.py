@@ -50,7 +50,7 @@ async def test_call_longer_than_the_grace_costs_one_call_and_no_failure(
     simulators.fault(service, "latency", latency_ms=4_500, times=1, match={"task_id": task_id})
     with WorkerProcess(bench.settings) as worker:
         await bench.submit(order, task_id)
-        await bench.called(simulators, service, task_id)
+        await simulators.called(service, task_id)
         assert await stops(worker) < LIMIT_S
     page = await bench.page(task_id)
     (row,) = [s for s in page.steps if s.service == service]
@@ -73,8 +73,8 @@ async def test_calls_on_several_queues_share_one_grace(
     with WorkerProcess(bench.settings) as worker:
         for task in (paying, shipping):
             await bench.submit(order, task)
-        await bench.called(simulators, "payments", paying)
-        await bench.called(simulators, "shipping", shipping)
+        await simulators.called("payments", paying)
+        await simulators.called("shipping", shipping)
         assert await stops(worker) < LIMIT_S
     for task in (paying, shipping):
         page = await bench.page(task)

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 import pytest
 from pydantic import SecretStr
-from temporalio.client import Client
 
-from definitions import registry
 from devstack.servers.postgres import EmbeddedPostgres
 from domain.faults import Unreachable
 from domain.states import StepState, TaskState
 from runtime.settings import Settings
-from runtime.wiring import open_stores, sweep_settings
+from runtime.wiring import sweep_settings
 from store.database import Database
-from store.reads import open_reads
 from store.schema import check_schema
 from store.state_store import StateStore
 from store.supervision import Supervision
@@ -90,19 +87,6 @@ def settings(settings: Settings, pair: Pair) -> Settings:
     return settings.model_copy(
         update={n: SecretStr(pair.either(getattr(settings, n).get_secret_value())) for n in names}
     )
-
-
-@pytest.fixture
-async def bench(settings: Settings, client: Client, databases: Databases, pair: Pair) -> AsyncIterator[Bench]:
-    """The application, at home on both servers."""
-    async with AsyncExitStack() as stack:
-        stores = await stack.enter_async_context(open_stores(settings))
-        for definition in registry():
-            await stores.admission.publish(definition)
-        reads = await stack.enter_async_context(open_reads(settings.database_url.get_secret_value()))
-        address = settings.supervisor_database_url.get_secret_value()
-        database = await stack.enter_async_context(Database(address, name="state store", size=4))
-        yield Bench(settings, client, stores, reads, Supervision(database))
 
 
 @pytest.mark.failure(50)

@@ -70,7 +70,7 @@ async def test_worker_waits_out_a_store_that_takes_no_writes(
 
     async with bench.worker(*Role):
         ids = await submitted(bench, order, task_id, 3)
-        await bench.called(simulators, "shipping", ids[0])
+        await simulators.called("shipping", ids[0])
         with read_only(templates):
             await eventually(refuses)
             await asyncio.gather(*(refuses() for _ in range(5)))  # long enough for each duty of the worker to fail

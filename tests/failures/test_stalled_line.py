@@ -45,7 +45,7 @@ async def test_stalled_line_takes_its_time_from_the_agents_grant(
     simulators.fault("stock", "latency", latency_ms=500, times=1, match={"task_id": task_id})
     async with bench.worker(Role.AGENTS), running(bench.settings, await connect(), {Role.SCHEDULER}, set()):
         await bench.submit(order, task_id)
-        await bench.called(simulators, "stock", task_id)
+        await simulators.called("stock", task_id)
         line.faults.stall = True  # behind it the charge is granted, and can't be asked for
         await bench.step_reached(task_id, "charge", StepState.RUNNING)
         await asyncio.sleep(STALL_S)  # the fault itself

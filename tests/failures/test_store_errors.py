@@ -38,7 +38,7 @@ async def test_unwritten_boundary_ends_the_run_and_the_call_keeps_its_key(
     simulators.fault("shipping", "latency", latency_ms=500, times=1, match={"task_id": task_id})
     async with bench.worker():
         await bench.submit(order, task_id)
-        await bench.called(simulators, "shipping", task_id)
+        await simulators.called("shipping", task_id)
         run = bench.client.get_workflow_handle(str((await bench.page(task_id)).task.locked_by))
         with away(templates, databases.owner), pytest.raises(WorkflowFailureError) as failed:
             await run.result()

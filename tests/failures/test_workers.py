@@ -110,7 +110,7 @@ async def test_worker_whose_event_loop_hangs_loses_its_task_and_shows_it(
     assert alive is not None
     with StrangeWorker(bench.settings, "hang", roles="scheduler", more={"UNTIL": str(until)}) as hung:
         await bench.submit(order, task_id)
-        await bench.called(simulators, "stock", task_id)
+        await simulators.called("stock", task_id)
         await is_older(alive, than_s=1.0)
         await bench.expire(task_id)
         await bench.sweep()

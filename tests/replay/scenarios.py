@@ -100,7 +100,7 @@ async def provisioning_undone(
     """Undo while two steps run side by side."""
     sims.fault("cloud", "latency", latency_ms=700, match={"task_id": task, "undo": False})
     await bench.submit(machine, task, "provisioning")
-    await bench.called(sims, "cloud", task)
+    await sims.called("cloud", task)
     await bench.stores.store.requests.undo(UndoRequest(task_id=task, requester="test", reason="replay"))
     assert await bench.reached(task, TaskState.COMPENSATED) is TaskState.COMPENSATED
 
