@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test crash-matrix chaos soak planted-bugs check lock clean
+.PHONY: help setup demo up test crash-matrix chaos soak containers planted-bugs check lock clean
 
 PYTHON := .venv/bin/python
 # Newest first; any interpreter from 3.11 on that can make a virtual environment will do.
@@ -66,6 +66,9 @@ chaos: setup ## 2,000 tasks while 400 faults strike, then the checker; a report 
 
 soak: setup ## the same with 25,000 tasks and 3,000 faults
 	@$(PYTHON) -m chaos.run --soak -o .local/soak.json $(ARGS)
+
+containers: setup ## docker-compose.yml for real, with faults, then the audit; needs an engine: make containers ARGS=--short
+	@$(PYTHON) -m chaos.containers $(ARGS)
 
 planted-bugs: setup ## mistakes that people make, planted one by one: the checker sees each: make planted-bugs ARGS="--only cap"
 	@$(PYTHON) -m chaos.planted $(ARGS)
