@@ -127,7 +127,6 @@ class Supervision:
     async def recover(
         self,
         decisions: Sequence[Recovery],
-        actor: str,
         *,
         sweep: int | None = None,
         per_s: float = 20.0,
@@ -138,11 +137,11 @@ class Supervision:
         If the page is refused, each is carried out by itself; one that is refused is left out, with an alert.
 
         Args:
-            decisions: One page. actor: who the events name. sweep: where the page is counted.
+            decisions: One page. sweep: where the page is counted.
             per_s: Tasks a second that are let go at most; a second's worth of them at once. ramp: time until it is
                 that many again for those behind them.
         """
-        params = {"actor": actor, "sweep": sweep, "per_s": per_s, "ramp_s": ramp.total_seconds()}
+        params = {"sweep": sweep, "per_s": per_s, "ramp_s": ramp.total_seconds()}
         try:
             return await self._recover(decisions, params)
         except Exception as error:

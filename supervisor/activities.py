@@ -154,7 +154,6 @@ class SupervisorActivities:
     async def _recover(self, request: PageRequest, decisions: Sequence[Recovery]) -> list[tuple[str, str]]:
         return await self._supervision.recover(
             decisions,
-            "supervisor",
             sweep=request.sweep,
             per_s=request.terms.recovery_per_s,
             ramp=timedelta(seconds=request.terms.recovery_ramp_s),

@@ -15,14 +15,13 @@ def pausing_before_it_writes(real: Any) -> Any:
     async def recover(
         self: Any,
         decisions: Any,
-        actor: str,
         *,
         sweep: int | None = None,
         per_s: float = 20.0,
         ramp: timedelta = timedelta(seconds=10),
     ) -> Any:
         await asyncio.sleep(2)
-        return await real(self, decisions, actor, sweep=sweep, per_s=per_s, ramp=ramp)
+        return await real(self, decisions, sweep=sweep, per_s=per_s, ramp=ramp)
 
     return recover
 
@@ -31,14 +30,13 @@ def recovering_twice(real: Any) -> Any:
     async def recover(
         self: Any,
         decisions: Any,
-        actor: str,
         *,
         sweep: int | None = None,
         per_s: float = 20.0,
         ramp: timedelta = timedelta(seconds=10),
     ) -> Any:
-        evicted = await real(self, decisions, actor, sweep=sweep, per_s=per_s, ramp=ramp)
-        await real(self, decisions, actor, sweep=sweep, per_s=per_s, ramp=ramp)
+        evicted = await real(self, decisions, sweep=sweep, per_s=per_s, ramp=ramp)
+        await real(self, decisions, sweep=sweep, per_s=per_s, ramp=ramp)
         return evicted
 
     return recover
@@ -83,7 +81,7 @@ SUPERVISION_BUGS = (
             Statement("recover", "state = x.target,", "state = replace(x.target, 'Compensating', 'Compensated'),"),
             Statement(
                 "recover",
-                "'expired', x.state, m.state, m.epoch, %(actor)s",
+                "'expired', x.state, m.state, m.epoch, 'supervisor'",
                 "CASE m.state WHEN 'Compensated' THEN 'compensated' ELSE 'released' END, x.state, m.state, m.epoch,"
                 " x.locked_by",
             ),

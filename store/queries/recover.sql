@@ -100,7 +100,7 @@ stale AS (
 logged AS (
     INSERT INTO event (task_id, number, kind, state_from, state_to, epoch, actor, detail)
     SELECT
-        m.task_id, m.last_event, 'expired', x.state, m.state, m.epoch, %(actor)s,
+        m.task_id, m.last_event, 'expired', x.state, m.state, m.epoch, 'supervisor',
         jsonb_build_object('cause', x.cause, 'failed', x.failed_steps, 'delay_s', m.delay_s, 'held_by', x.locked_by)
         || CASE WHEN x.outage THEN '{"outage": true}' ELSE '{}'::jsonb END
         || coalesce((

@@ -127,7 +127,7 @@ async def sweep(store: StoreBench) -> None:
     """Sweep once."""
     tasks = await store.supervision.expired(window=HOUR, page=EACH, after=(None, ""))
     if tasks:
-        await store.supervision.recover([decide(t) for t in tasks], "supervisor")
+        await store.supervision.recover([decide(t) for t in tasks])
 
 
 @pytest.mark.failure(20)

@@ -256,7 +256,7 @@ async def test_unread_request_for_undo_is_passed_on_at_recovery(
         page = await bench.stores.store.tasks.find(task_id)
         assert page is not None
         (found,) = await bench.supervision.expired(window=timedelta(days=1), page=9, after=(None, ""))
-        assert await bench.supervision.recover([decide(found)], "supervisor") == [(task_id, handle.id)]
+        assert await bench.supervision.recover([decide(found)]) == [(task_id, handle.id)]
         assert await bench.settled(task_id) is TaskState.PROCESSED, "whoever recovered it died before the run was ended"
         await bench.sweep()
         assert await bench.reached(task_id, TaskState.COMPENSATED) is TaskState.COMPENSATED

@@ -169,7 +169,7 @@ async def test_deadline_is_exact_to_the_microsecond_in_any_time_zone(
                 after = (page[-1].complete_by, page[-1].task_id)  # type: ignore[assignment]
             assert {t.task_id: t.complete_by.astimezone(UTC) for t in found} == by_instant
             assert [t.task_id for t in found] == list(by_instant)
-            assert len(await supervision.recover([decide(t) for t in found], "supervisor")) == len(instants)
+            assert len(await supervision.recover([decide(t) for t in found])) == len(instants)
 
 
 # --- load -----------------------------------------------------------------------------------------------------

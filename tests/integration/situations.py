@@ -68,4 +68,4 @@ async def expired(store: StoreBench, task_id: str) -> ExpiredTask:
 
 async def recovered(store: StoreBench, task_id: str) -> None:
     """Let a held task expire, and be recovered as the Supervisor decides."""
-    assert await store.supervision.recover([decide(await expired(store, task_id))], "supervisor") != []
+    assert await store.supervision.recover([decide(await expired(store, task_id))]) != []

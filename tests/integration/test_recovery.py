@@ -17,7 +17,7 @@ from tests.integration.store_bench import LOADED, StoreBench, begin
 async def test_recovery_frees_the_row_counts_the_failure_and_says_why(store: StoreBench, task_id: str) -> None:
     hold = await store.begun(task_id)
     decision = decide(await expired(store, task_id))
-    assert await store.supervision.recover([decision], "supervisor") == [(task_id, hold.locked_by)]
+    assert await store.supervision.recover([decision]) == [(task_id, hold.locked_by)]
     row, step = store.row(task_id), store.step(task_id, "stock")
     assert (row["state"], row["locked_by"], row["complete_by"], row["failure_count"]) == ("Pending", None, None, 1)
     assert (step["state"], step["failure_count"]) == ("Running", 1)
@@ -42,7 +42,7 @@ async def test_holder_that_moved_on_is_never_evicted(store: StoreBench, task_id:
         store.owner("UPDATE task SET complete_by = %(at)s", at=later)
         decision = decision.model_copy(update={"complete_by": later})
     before = store.contents(task_id)
-    assert await store.supervision.recover([decision], "supervisor") == []
+    assert await store.supervision.recover([decision]) == []
     assert store.contents(task_id) == before
 
 
@@ -58,7 +58,7 @@ async def test_decision_taken_before_a_pivot_began_undoes_nothing(store: StoreBe
     store.owner("UPDATE task SET complete_by = %(at)s", at=decision.complete_by)
     assert store.step(task_id, "disk")["state"] == "Running"
     before = store.contents(task_id)
-    assert await store.supervision.recover([decision], "supervisor") == []
+    assert await store.supervision.recover([decision]) == []
     assert store.contents(task_id) == before
     await recovered(store, task_id)  # by a decision of the next sweep
 
@@ -68,9 +68,9 @@ async def test_decision_taken_before_a_pivot_began_undoes_nothing(store: StoreBe
 async def test_same_decision_is_carried_out_once(store: StoreBench, task_id: str) -> None:
     await store.begun(task_id)
     decision = decide(await expired(store, task_id))
-    assert len(await store.supervision.recover([decision], "supervisor")) == 1
+    assert len(await store.supervision.recover([decision])) == 1
     before = store.contents(task_id)
-    assert await store.supervision.recover([decision], "supervisor") == []
+    assert await store.supervision.recover([decision]) == []
     assert store.contents(task_id) == before
 
 
@@ -84,7 +84,7 @@ async def test_recovery_that_needs_a_person_raises_an_alert(
 ) -> None:
     await (store.begun(task_id) if state == "Processing" else undo_begun(store, task_id))
     decision = decide(await expired(store, task_id)).model_copy(update={"target": TaskState(target)})
-    await store.supervision.recover([decision], "supervisor")
+    await store.supervision.recover([decision])
     assert store.row(task_id)["state"] == target
     assert store.owner("SELECT kind, task_id FROM alert") == [{"kind": kind, "task_id": task_id}]
 

@@ -214,7 +214,7 @@ async def test_recovery_undo_and_resubmission_are_never_refused_by_a_cap(store: 
     assert (await store.store.requests.resubmit("t-2", requester="a", reason="b", changes={}))[0]
     store.expire("t-1")
     (found,) = await store.supervision.expired(window=timedelta(days=1), page=9, after=(None, ""))
-    assert await store.supervision.recover([decide(found)], "supervisor") == [("t-1", hold.locked_by)]
+    assert await store.supervision.recover([decide(found)]) == [("t-1", hold.locked_by)]
     verdict = await store.store.requests.undo(UndoRequest(task_id="t-3", requester="a", reason="b"))
     assert verdict.verdict == "accepted"
     states = {r["task_id"]: r["state"] for r in store.owner("SELECT task_id, state FROM task")}

@@ -128,7 +128,7 @@ async def test_sweep_that_slept_before_its_write_evicts_nobody_who_moved_on(
         await store.store.forward.advance(hold, done="stock", result={}, calls=1, begin=begin("charge"))
     ).grant is not None
     before = store.contents(task_id)
-    assert await store.supervision.recover([decide(read)], "supervisor") == []
+    assert await store.supervision.recover([decide(read)]) == []
     assert store.contents(task_id) == before
     assert (await store.store.forward.advance(hold, done="charge", result={}, calls=1)).end is None
 
@@ -452,7 +452,7 @@ async def test_back_off_has_a_jitter_that_only_lengthens_it(store: StoreBench, t
     await not_begun(store, task_id, 50)
     page = await store.supervision.expired(window=WINDOW, page=50, after=(None, ""))
     decisions = [decide(t).model_copy(update={"delay_s": 40.0}) for t in page]
-    await store.supervision.recover(decisions, "supervisor", per_s=1_000)
+    await store.supervision.recover(decisions, per_s=1_000)
     found = offsets(store)
     assert found[0] > 39
     assert found[-1] <= 50

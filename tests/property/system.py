@@ -28,7 +28,7 @@ from tests.property.model import Write
 from tests.property.model.admission import WORKER
 from tests.property.model.people import PERSON
 from tests.property.model.rows import Told
-from tests.property.model.supervisor import SUPERVISOR, Decision
+from tests.property.model.supervisor import Decision
 from tests.property.model.task import KNOWN, SUBMITTER
 
 LONG = timedelta(hours=1)
@@ -242,7 +242,7 @@ class StoreUnderTest:
         return decision
 
     async def recover(self, *, decision: Decision) -> Told:
-        evicted = await self._supervision.recover([self._recoveries[decision]], SUPERVISOR)
+        evicted = await self._supervision.recover([self._recoveries[decision]])
         return Told("recovered" if evicted else "nothing")
 
     # --- looking on -------------------------------------------------------------------------------------------
