@@ -68,9 +68,10 @@ class TemporalCluster:
             raise EmbeddedServerError(f"a Temporal cluster needs {' and '.join(missing)} on the PATH")
         self._folder, self._postgres, self._dynamic_config = folder, postgres, dynamic_config
         services = sorted({_variable(service) for service, _ in _MEMBERS.values()})
-        self._ports = {f"{service}_GRPC_PORT": free_port() for service in services}
-        self._ports |= {f"{service}_MEMBERSHIP_PORT": _small_port() for service in services}
-        self._ports |= {name: free_port() for name in ("FRONTEND_HTTP_PORT", "INTERNAL_FRONTEND_HTTP_PORT")}
+        kinds = ("GRPC_PORT", "MEMBERSHIP_PORT")
+        names = [f"{service}_{kind}" for service in services for kind in kinds]
+        names += ["FRONTEND_HTTP_PORT", "INTERNAL_FRONTEND_HTTP_PORT"]
+        self._ports = {name: _port() for name in names}
         self.port = self._ports["FRONTEND_GRPC_PORT"]
         folder.mkdir(parents=True)
         self._access = Access(folder, _SECOND)
@@ -149,8 +150,11 @@ class TemporalCluster:
             raise EmbeddedServerError(f"{script} failed:\n{(done.stdout + done.stderr)[-2000:]}")
 
 
-def _small_port() -> int:
-    """A free port that Temporal's table of members can hold: it keeps them in two bytes, with a sign."""
+def _port() -> int:
+    """A free port below those that connections get: nobody takes it while its member is dead.
+
+    Temporal's table of members keeps ports in two bytes, with a sign, so that none is above that anyway.
+    """
     while (port := free_port(randrange(20_000, 1 << 15))) >= 1 << 15:  # noqa: S311 (no secret)
         pass
     return port
