@@ -1,7 +1,7 @@
 """Brings docker-compose.yml up with an engine, breaks it, and has the audit judge: `python -m chaos.containers`.
 
 Works in a project of its own name on the machine's engine, with secrets of its own, and removes it with its volumes.
-Exit codes: 0 nothing wrong, 1 something is, 69 no engine with Compose here.
+Exit codes: 0 nothing wrong, 1 something is, 69 no engine with Compose here, or no images.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+import yaml
 
 from domain.states import TaskState
 
@@ -87,7 +89,20 @@ def _lacking() -> str:
             subprocess.run(command, check=True, capture_output=True, timeout=20)
     except (OSError, subprocess.SubprocessError):
         return f"`{' '.join(command)}` fails here: start a Docker engine with Compose v2"
-    return ""
+    away = [image for image in images() if not (_succeeds("image", "inspect", image) or _succeeds("pull", image))]
+    return f"images that are not here and can't be pulled: {', '.join(away)}" if away else ""
+
+
+def images() -> list[str]:
+    """The images that are not ours: those of the compose file, and what the Dockerfile builds on."""
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"].values()
+    named = {re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", s["image"]) for s in services if "APP_IMAGE" not in s["image"]}
+    return sorted(named | set(re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)))
+
+
+def _succeeds(*words: str) -> bool:
+    command = ("docker", *words)
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
 
 def _break_it(project: Project) -> None:

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from temporalio.envconfig import ClientConfigProfile
 
+from chaos.containers import images
 from domain.search_attributes import SEARCH_ATTRIBUTES
 from runtime.settings import Settings, unknown_settings
 
@@ -96,6 +97,16 @@ def test_dependencies_can_be_met(name: str) -> None:
             assert "healthcheck" in SERVICES[dependency]
         if terms["condition"] == "service_completed_successfully":
             assert SERVICES[dependency]["restart"].startswith("on-failure"), f"{dependency} never completes"
+
+
+def test_containers_tier_names_every_image_that_is_not_ours() -> None:
+    assert images() == [
+        "postgres:18",
+        "python:3.12-slim",
+        "temporalio/admin-tools:1.32.0",
+        "temporalio/server:1.32.0",
+        "temporalio/ui:2.54.1",
+    ]
 
 
 def test_command_line_starts_no_other_service() -> None:
