@@ -23,7 +23,6 @@ from audit.evidence import SubmissionReply
 from chaos.fork_server import Child, ForkServer
 from chaos.processes import Part, Server, Worker
 from chaos.proxy import Proxy
-from chaos.temporal_cluster import TemporalCluster
 from definitions import registry
 from devstack.processes.managed import ManagedProcess
 from devstack.processes.ports import LOOPBACK, free_port
@@ -163,6 +162,8 @@ class ChaosTestbed:
         beside = asyncio.gather(self.postgres.start(), self.services.start())
         if self._cluster:
             await beside
+            from chaos.temporal_cluster import TemporalCluster  # needs packages that a rehearsal does not
+
             cluster = TemporalCluster(self.folder / "temporal", postgres, LOWERED_LIMITS)
             self.temporal = await cluster.start(stack)
             self._temporal_port, self._temporal_access = cluster.port, cluster.of_client

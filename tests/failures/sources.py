@@ -10,8 +10,11 @@ from testing import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 _WHEEL = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]
-SHIPPED: list[str] = [*_WHEEL["packages"], *(f"{module}.py" for module in _WHEEL["modules"])]
-"""Folders and files of code in the wheel."""
+REHEARSAL = {"chaos", "testing"}
+"""Folders in the wheel that only a rehearsal runs."""
+
+SHIPPED: list[str] = [*sorted({*_WHEEL["packages"]} - REHEARSAL), *(f"{module}.py" for module in _WHEEL["modules"])]
+"""All other folders and files of code in the wheel."""
 
 
 def sources(*places: str) -> Iterator[tuple[str, ast.Module]]:
