@@ -20,6 +20,7 @@ Result = TypeVar("Result")
 
 _TIMEOUT = timedelta(seconds=15)
 _RETRY = RetryPolicy(maximum_attempts=2)
+_BESIDE = (SupervisorActivities.end_stale_runs, SupervisorActivities.watch)
 
 
 class _Perform(Protocol):
@@ -36,35 +37,32 @@ class Supervise:
 
     @workflow.run
     async def run(self, terms: SweepSettings) -> SweepReport:
-        """Find what expired, and ask for its recovery. Returns what was found and changed."""
-        return await _sweep(_locally, terms)
+        """Find what expired, and ask for its recovery. Returns what was found and changed.
+
+        To end stale runs and to watch neither waits for the pages nor delays them.
+        """
+        others = [asyncio.create_task(_locally(activity, terms)) for activity in _BESIDE]
+        try:
+            return await _pages(_locally, terms)
+        finally:
+            await asyncio.gather(*others)
 
 
 async def sweep_once(activities: SupervisorActivities, terms: SweepSettings) -> SweepReport:
-    """The same sweep without Temporal, as `starter.py supervise` does it."""
+    """The same without Temporal, as `starter.py supervise` does it. It ends also the runs that it took tasks from."""
 
     async def at_once(method: Callable[[SupervisorActivities, Request], Awaitable[Result]], request: Request) -> Result:
         return await method(activities, request)
 
-    return await _sweep(at_once, terms)
+    report = await _pages(at_once, terms)
+    await asyncio.gather(*(at_once(activity, terms) for activity in _BESIDE))
+    return report
 
 
 async def _locally(method: Callable[[SupervisorActivities, Request], Awaitable[Result]], request: Request) -> Result:
     return await workflow.execute_local_activity_method(
         method, request, start_to_close_timeout=_TIMEOUT, retry_policy=_RETRY
     )
-
-
-async def _sweep(perform: _Perform, terms: SweepSettings) -> SweepReport:
-    """The pages; and beside them the stale runs and the watch, which neither wait for the pages nor delay them."""
-    others = [
-        asyncio.create_task(perform(SupervisorActivities.end_stale_runs, terms)),
-        asyncio.create_task(perform(SupervisorActivities.watch, terms)),
-    ]
-    try:
-        return await _pages(perform, terms)
-    finally:
-        await asyncio.gather(*others)
 
 
 async def _pages(perform: _Perform, terms: SweepSettings) -> SweepReport:
