@@ -132,7 +132,7 @@ def test_new_package_replaces_the_image_of_every_service_of_ours(installed: Envi
     ours = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
     override = (tmp_path / "fresh/compose.override.yml").read_text().replace("!reset null", "null")
     theirs = yaml.safe_load(override)["services"]
-    built = {name for name, service in ours.items() if "build" in service and "demo" not in service.get("profiles", [])}
+    built = {name for name, s in ours.items() if "APP_IMAGE" in s["image"] and "demo" not in s.get("profiles", [])}
     assert theirs.keys() == built
     assert {s.get("image") for s in theirs.values()} == {"fresh:local", None}
     assert [name for name, service in theirs.items() if "image" not in service] == ["agents-payments"]
