@@ -127,8 +127,8 @@ async def test_request_is_authenticated_as_its_agent_says(
 
 @pytest.mark.demand("H5")
 async def test_secret_is_read_from_a_file_and_again_when_it_changes(tmp_path: Path) -> None:
-    door, secret = Door("authorization", "Bearer first"), tmp_path / "token"
-    secret.write_text("first\n")
+    door, secret = Door("authorization", "Bearer token-of-monday"), tmp_path / "token"
+    secret.write_text("token-of-monday\n")
     async with served(door.app) as url:
         agent = partner(Bearer())
         async with Agents([agent], *reached(agent, url, {"token_file": secret})) as agents:
@@ -137,8 +137,8 @@ async def test_secret_is_read_from_a_file_and_again_when_it_changes(tmp_path: Pa
                 return await agents.carry_out(request_of(agent, "book"), uptime() + 5)
 
             assert isinstance(await book(), Completed)
-            door.wanted = {"Bearer second"}
-            (tmp_path / "new").write_text("second\n")
+            door.wanted = {"Bearer token-of-tuesday"}
+            (tmp_path / "new").write_text("token-of-tuesday\n")
             os.replace(tmp_path / "new", secret)
             assert isinstance(await book(), Completed)
     assert (door.booked, door.turned_away) == (2, 0)
