@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
+from temporalio.service import RPCError
 from temporalio.workflow import NondeterminismError
 
 from domain.states import StepState, TaskState
@@ -63,8 +65,16 @@ async def fails_a_task(run: WorkflowHandle[Any, Any]) -> str:
 
 
 async def run_of(bench: Bench, task_id: str) -> WorkflowHandle[Any, Any]:
-    """The run that holds a task."""
-    return bench.client.get_workflow_handle(str((await bench.page(task_id)).task.locked_by))
+    """The run that holds a task; it starts after the claim."""
+    run = bench.client.get_workflow_handle(str((await bench.page(task_id)).task.locked_by))
+
+    async def started() -> bool:
+        with suppress(RPCError):
+            return bool((await run.describe()).run_id)
+        return False
+
+    await eventually(started)
+    return run
 
 
 @pytest.mark.failure(86)
